@@ -9,7 +9,7 @@ import pytest
 from tests.deadlines import PATIENT_S
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_FILES = 79
+MAX_FILES = 74
 MAX_CONTAINERS = 37
 
 

@@ -11,6 +11,7 @@ from rlhf_core.component import Registered
 from rlhf_core.contracts import ComponentRef
 from rlhf_core.plugins import FORMER, GROUP, empty, load, unregistered
 from rlhf_testing.errors import has_code
+from rlhf_trainer.loop.hearers import observe
 
 LOSSES = "rlhf_policy_losses"
 
@@ -312,7 +313,7 @@ def test_an_observer_that_raises_is_switched_off_and_the_others_go_on(install, c
 
     with caplog.at_level(logging.ERROR):
         for step in (1, 2, 3):
-            loaded.observe("rlhf_step_end", step=step, metrics={})
+            observe(loaded, "rlhf_step_end", step=step, metrics={})
 
     assert modules["raises"].seen == [1]
     assert modules["watches"].seen == [1, 2, 3]

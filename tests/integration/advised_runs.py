@@ -26,8 +26,8 @@ from rlhf_plugin_supervised.training.command import sft
 from rlhf_plugin_supervised.training.drawn import with_drawn_rows
 from rlhf_plugin_supervised.training.imitation.sft_options import SFT
 from rlhf_trainer.durable import checkpoint
-from rlhf_trainer.learning.checks import check_served_weights
 from rlhf_trainer.loop.restore import check_epoch, restore_roles
+from rlhf_trainer.loop.sleeping import check_served_weights
 from rlhf_trainer.loop.state import LoopState
 from rlhf_trainer.rollouts.episodes import PlayedGroup, rewarded
 from rlhf_trainer.rollouts.reports import staleness_metrics
@@ -145,7 +145,7 @@ RUNS_GOING_ON = {
             },
         )
     ],
-    "rlhf_trainer/learning/checks.py:check_served_weights": [
+    "rlhf_trainer/loop/sleeping.py:check_served_weights": [
         Advised(
             call=served,
             wrong={"digest": "old"},

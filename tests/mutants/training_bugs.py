@@ -241,19 +241,19 @@ MUTANTS = (
     _torch(
         "the trainer ignores the temperature",
         "verl#6935, temperature not applied to some tensors",
-        "rlhf_torch.scoring.role_reader:action_scores",
+        "rlhf_torch.scoring.scoring_backend:action_scores",
         no_temperature,
     ),
     _torch(
         "the scoring pass ignores the temperature",
         "slime#2085, scored at another temperature",
-        "rlhf_torch.scoring.role_reader:action_statistics",
+        "rlhf_torch.scoring.scoring_backend:action_statistics",
         no_temperature,
     ),
     _torch(
         "the entropy ignores the temperature",
         "the class of verl#6935",
-        "rlhf_torch.scoring.role_reader:action_scores",
+        "rlhf_torch.scoring.scoring_backend:action_scores",
         entropy_without_temperature,
     ),
     _torch(

@@ -4,7 +4,7 @@ where they raise, and what comes back, such as one number for each action token.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from math import prod
@@ -85,6 +85,14 @@ def refused(label: str, arguments: Sequence[str], taken: Sequence[str]) -> Confi
     )
 
 
+def name_taken(who: str, name: str) -> PluginError:
+    """Return the error for a component's metric that has the name of one of the run's."""
+    return PluginError(
+        f"{who}: {name} is the name of a metric of the run already; choose another one",
+        code="metric/name-taken",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Checked(Generic[AnswerT]):
     """A component that is refused with its name where it answers what its kind does not promise.
@@ -100,6 +108,8 @@ class Checked(Generic[AnswerT]):
     """Thing that the columns of the answer have a number for."""
     like: Callable[[Any], Mapping[str, torch.Tensor]] | None = None
     """Tensors of the shapes of the answer's columns, by what the component is given; None: all are as the mask is."""
+    taken: Collection[str] = ()
+    """Names of the run's own metrics, which the answer's metrics must not have."""
 
     def __post_init__(self) -> None:
         if not callable(self.component):
@@ -114,7 +124,8 @@ class Checked(Generic[AnswerT]):
         """Return the component's answer.
 
         Raises:
-            PluginError: it is of another type, shape or device, lacks a gradient that is needed, or has broken metrics.
+            PluginError: it is of another type, shape or device, lacks a gradient that is needed, or has metrics that
+                are broken or called like the run's own.
         """
         try:
             answer = self.component(*given)
@@ -159,6 +170,8 @@ class Checked(Generic[AnswerT]):
     def _check_metrics(self, metrics: Any) -> None:
         self._require(isinstance(metrics, Mapping), "metrics", metrics, "Metric by name")
         for name, metric in metrics.items():
+            if name in self.taken:
+                raise name_taken(self.who, name)
             parts = (metric.total, metric.count) if isinstance(metric, Metric) else (metric, "")
             one = (
                 hasattr(part, "__float__") and prod(getattr(part, "shape", ())) == 1

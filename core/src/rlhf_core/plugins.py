@@ -22,7 +22,7 @@ import pluggy
 from . import capabilities, code_reference, hookspecs
 from .component import Component, ComponentRef, Config, Registered, origin_of
 from .errors import PluginError, UnknownComponent, wrong_answer
-from .problem import headline, log_switched_off
+from .problem import headline
 from .registry import AnyRegistry, Registry
 
 FAMILY = "rlhf.plugins.v"
@@ -137,17 +137,6 @@ class Plugins:
         tops = (module.partition(".")[0] for module in modules)
         names = dict.fromkeys(["rlhf_core", *tops, *_without_plugin()])
         return [logging.getLogger(name) for name in names]
-
-    def observe(self, hook: str, **arguments: Any) -> None:
-        """Call an observer hook of all plugins. One that raises is logged and switched off, and the run goes on."""
-        for implementation in list(getattr(self.manager.hook, hook).get_hookimpls()):
-            wanted = {name: arguments[name] for name in implementation.argnames}
-            try:
-                implementation.function(**wanted)
-            except Exception as error:
-                name = implementation.plugin_name
-                log_switched_off(log, error, "plugin %s failed in %s", name, hook)
-                self.manager.unregister(implementation.plugin)
 
 
 def load(words: str | None = None, *, component: str | None = None) -> Plugins:

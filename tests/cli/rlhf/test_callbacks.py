@@ -8,6 +8,7 @@ from rlhf.callbacks import StepRecorder, add_callback
 from rlhf_core import ConfigError, plugins
 from rlhf_core.contracts import EndRun, Observer
 from rlhf_testing.errors import has_code
+from rlhf_trainer.loop.hearers import observe
 
 
 @pytest.fixture
@@ -28,9 +29,9 @@ def test_a_function_hears_steps_and_an_object_what_it_has_methods_for(loaded):
     add_callback(loaded, lambda step: heard.append(step), 0)
     add_callback(loaded, Mine(), 1)
 
-    loaded.observe("rlhf_step_end", step=1, metrics={})
-    loaded.observe("rlhf_eval_end", step=1, metrics={"a": 1.0})
-    loaded.observe("rlhf_run_end", result=None)
+    observe(loaded, "rlhf_step_end", step=1, metrics={})
+    observe(loaded, "rlhf_eval_end", step=1, metrics={"a": 1.0})
+    observe(loaded, "rlhf_run_end", result=None)
 
     assert heard == [1, ("eval", {"a": 1.0}), ("end", ["result"])]
 
@@ -44,8 +45,8 @@ def test_one_that_raises_is_named_and_switched_off_and_others_go_on(loaded, capl
     add_callback(loaded, broken, 0)
     add_callback(loaded, lambda step: heard.append(step), 1)
     with caplog.at_level(logging.ERROR):
-        loaded.observe("rlhf_step_end", step=1, metrics={})
-        loaded.observe("rlhf_step_end", step=2, metrics={})
+        observe(loaded, "rlhf_step_end", step=1, metrics={})
+        observe(loaded, "rlhf_step_end", step=2, metrics={})
 
     assert heard == [1, 2]
     (record,) = caplog.records
@@ -86,9 +87,9 @@ def test_the_recorder_gives_each_step_once_with_what_belongs_to_it(loaded):
     loaded.manager.register(recorder)
     assert recorder.take() is None
 
-    loaded.observe("rlhf_rollout_end", step=1, samples=["s"], metrics={})
-    loaded.observe("rlhf_step_end", step=1, metrics={"a": 1.0})
-    loaded.observe("rlhf_eval_end", step=1, metrics={"eval/x": 2.0})
+    observe(loaded, "rlhf_rollout_end", step=1, samples=["s"], metrics={})
+    observe(loaded, "rlhf_step_end", step=1, metrics={"a": 1.0})
+    observe(loaded, "rlhf_eval_end", step=1, metrics={"eval/x": 2.0})
     step = recorder.take()
 
     assert (step.number, step.metrics, step.samples) == (1, {"a": 1.0}, ("s",))
@@ -104,6 +105,6 @@ def test_an_observer_is_no_callback_since_its_state_would_be_lost(loaded):
 def test_a_callback_that_wants_to_end_the_run_is_told_how(loaded, caplog):
     add_callback(loaded, lambda step: EndRun(reason="enough"), 0)
 
-    loaded.observe("rlhf_step_end", step=1, metrics={})
+    observe(loaded, "rlhf_step_end", step=1, metrics={})
 
     assert "a callback ends no run" in caplog.text

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlhf_core import Component, PluginError, Registered, UnknownComponent
-from rlhf_core.contracts import ComponentRef, Correction, TokenLoss, ValueObjective
+from rlhf_core.contracts import ComponentRef, Correction, Metric, TokenLoss, ValueObjective
 from rlhf_core.objective import BuiltPolicyObjective, BuiltValueObjective, build_objective
 from rlhf_testing.errors import has_code
 
@@ -85,3 +85,48 @@ def test_a_component_that_answers_one_number_is_refused_by_its_name(
         check=has_code("plugin/wrong-answer"),
     ):
         objective.rollouts(*part(batch, [0, 1, 2], *leaves()), plan)
+
+
+def loss_with(metrics):
+    return lambda config: (
+        lambda inputs: TokenLoss(loss=inputs.policy_logprobs.square(), metrics=metrics)
+    )
+
+
+@pytest.mark.parametrize("metric", ["loss/policy", "policy/entropy", "loss/square"])
+@pytest.mark.parametrize("place", ["loss", "terms"])
+def test_a_metric_of_a_loss_is_refused_that_is_called_like_one_of_the_run(
+    built, plugins, batch, plan, leaves, part, term, place, metric
+):
+    """A term's number was recorded as the policy loss, and the policy loss's own was overridden by the step's."""
+    component = Component(name="mine", factory=loss_with({metric: Metric(9.0)}))
+    plugins.registries["rlhf_policy_losses"].add(Registered(component, "test"))
+    mine = ComponentRef(kind="rlhf_policy_losses", name="test:mine")
+    chosen = (
+        {"loss": mine, "terms": (term(),)}
+        if place == "loss"
+        else {"terms": (term(), term(loss=mine))}
+    )
+    objective = built(**chosen)
+
+    with pytest.raises(
+        PluginError,
+        match=rf"^test:mine \(test\): {metric} is ",
+        check=has_code("metric/name-taken"),
+    ):
+        objective.rollouts(*part(batch, [0, 1, 2], *leaves()), plan)
+
+
+def test_a_further_loss_that_would_be_logged_as_the_policy_loss_is_refused_before_a_step(
+    built, plugins, term
+):
+    component = Component(name="policy", factory=loss_with({}))
+    plugins.registries["rlhf_policy_losses"].add(Registered(component, "test"))
+    named = ComponentRef(kind="rlhf_policy_losses", name="test:policy")
+
+    with pytest.raises(
+        PluginError,
+        match=r"^test:policy \(test\): loss/policy is ",
+        check=has_code("metric/name-taken"),
+    ):
+        built(terms=(term(loss=named),))

@@ -8,6 +8,7 @@ import rlhf_plugin_loggers
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.contracts import RunResult
 from rlhf_plugin_loggers.plain import PlainProgress
+from rlhf_trainer.loop.hearers import observe
 
 METRICS = {"reward/mean": 0.5}
 FINISHED = RunResult(status="finished", steps=3, seconds=1.0)
@@ -19,7 +20,7 @@ def plugins():
     loaded.manager.register(rlhf_plugin_loggers, name="loggers")
     loaded.manager.check_pending()
     yield loaded
-    loaded.observe("rlhf_run_end", result=FINISHED)
+    observe(loaded, "rlhf_run_end", result=FINISHED)
 
 
 def test_every_hook_is_declared_by_the_core(plugins):
@@ -28,13 +29,13 @@ def test_every_hook_is_declared_by_the_core(plugins):
 
 def test_a_whole_run_is_shown_and_leaves_its_files(plugins, run_info, write_metrics, capsys):
     output = write_metrics()
-    plugins.observe("rlhf_run_start", run=run_info(tensorboard=True, curve=True))
+    observe(plugins, "rlhf_run_start", run=run_info(tensorboard=True, curve=True))
     for step in (1, 2, 3):
-        plugins.observe("rlhf_rollout_end", step=step, samples=[], metrics=METRICS)
-        plugins.observe("rlhf_step_end", step=step, metrics=METRICS)
-    plugins.observe("rlhf_eval_end", step=3, metrics={"eval/test/T0/pass@1": 0.5})
-    plugins.observe("rlhf_checkpoint_saved", step=3, path=output / "checkpoints")
-    plugins.observe("rlhf_run_end", result=FINISHED)
+        observe(plugins, "rlhf_rollout_end", step=step, samples=[], metrics=METRICS)
+        observe(plugins, "rlhf_step_end", step=step, metrics=METRICS)
+    observe(plugins, "rlhf_eval_end", step=3, metrics={"eval/test/T0/pass@1": 0.5})
+    observe(plugins, "rlhf_checkpoint_saved", step=3, path=output / "checkpoints")
+    observe(plugins, "rlhf_run_end", result=FINISHED)
 
     printed = capsys.readouterr().out
     assert "step 1/3" in printed
@@ -45,35 +46,35 @@ def test_a_whole_run_is_shown_and_leaves_its_files(plugins, run_info, write_metr
 
 def test_without_progress_the_results_are_still_printed(plugins, run_info, write_metrics, capsys):
     write_metrics()
-    plugins.observe("rlhf_run_start", run=run_info(progress="off"))
-    plugins.observe("rlhf_step_end", step=1, metrics=METRICS)
+    observe(plugins, "rlhf_run_start", run=run_info(progress="off"))
+    observe(plugins, "rlhf_step_end", step=1, metrics=METRICS)
     assert capsys.readouterr() == ("", "")
 
-    plugins.observe("rlhf_run_end", result=FINISHED)
+    observe(plugins, "rlhf_run_end", result=FINISHED)
 
     assert "status          finished" in capsys.readouterr().out
 
 
 def test_without_progress_and_summary_nothing_is_printed(plugins, run_info, write_metrics, capsys):
     write_metrics()
-    plugins.observe("rlhf_run_start", run=run_info(progress="off", summary=False))
-    plugins.observe("rlhf_step_end", step=1, metrics=METRICS)
-    plugins.observe("rlhf_run_end", result=FINISHED)
+    observe(plugins, "rlhf_run_start", run=run_info(progress="off", summary=False))
+    observe(plugins, "rlhf_step_end", step=1, metrics=METRICS)
+    observe(plugins, "rlhf_run_end", result=FINISHED)
 
     assert capsys.readouterr() == ("", "")
 
 
 def test_nothing_is_drawn_or_written_unless_asked(plugins, run_info, write_metrics):
     output = write_metrics()
-    plugins.observe("rlhf_run_start", run=run_info())
-    plugins.observe("rlhf_step_end", step=1, metrics=METRICS)
-    plugins.observe("rlhf_run_end", result=FINISHED)
+    observe(plugins, "rlhf_run_start", run=run_info())
+    observe(plugins, "rlhf_step_end", step=1, metrics=METRICS)
+    observe(plugins, "rlhf_run_end", result=FINISHED)
 
     assert [path.name for path in output.iterdir()] == ["metrics.jsonl"]
 
 
 def test_an_end_without_a_start_is_silent(plugins, capsys):
-    plugins.observe("rlhf_run_end", result=RunResult(status="failed", steps=0, seconds=0.0))
+    observe(plugins, "rlhf_run_end", result=RunResult(status="failed", steps=0, seconds=0.0))
 
     assert capsys.readouterr().out == ""
 
@@ -82,13 +83,13 @@ def test_an_observer_that_fails_leaves_the_others_alone(
     plugins, run_info, write_metrics, capsys, caplog
 ):
     write_metrics()
-    plugins.observe("rlhf_run_start", run=run_info(tensorboard=True))
+    observe(plugins, "rlhf_run_start", run=run_info(tensorboard=True))
     events = next(o for o in rlhf_plugin_loggers._displays if not isinstance(o, PlainProgress))
     events._file.close()  # as a full disk would, every write fails from now on
 
     with caplog.at_level(logging.ERROR):
         for step in (1, 2, 3):
-            plugins.observe("rlhf_step_end", step=step, metrics=METRICS)
+            observe(plugins, "rlhf_step_end", step=step, metrics=METRICS)
 
     assert "step 3/3" in capsys.readouterr().out
     assert [record.message for record in caplog.records] == [
@@ -106,10 +107,10 @@ def test_a_display_without_room_is_named_once_and_the_others_go_on(
     (output / "learning_curve.png").mkdir()
 
     with caplog.at_level(logging.ERROR):
-        plugins.observe("rlhf_run_start", run=run_info(tensorboard=True, curve=True))
+        observe(plugins, "rlhf_run_start", run=run_info(tensorboard=True, curve=True))
         for step in (1, 2, 3):
-            plugins.observe("rlhf_step_end", step=step, metrics=METRICS)
-        plugins.observe("rlhf_run_end", result=FINISHED)
+            observe(plugins, "rlhf_step_end", step=step, metrics=METRICS)
+        observe(plugins, "rlhf_run_end", result=FINISHED)
 
     printed = capsys.readouterr()
     assert "step 3/3" in printed.out
@@ -126,15 +127,15 @@ def test_a_display_without_room_is_named_once_and_the_others_go_on(
 def test_a_second_run_in_the_same_process_starts_afresh(plugins, run_info, write_metrics, capsys):
     write_metrics()
     for _ in range(2):
-        plugins.observe("rlhf_run_start", run=run_info())
-        plugins.observe("rlhf_step_end", step=1, metrics=METRICS)
-        plugins.observe("rlhf_run_end", result=FINISHED)
+        observe(plugins, "rlhf_run_start", run=run_info())
+        observe(plugins, "rlhf_step_end", step=1, metrics=METRICS)
+        observe(plugins, "rlhf_run_end", result=FINISHED)
 
     assert capsys.readouterr().out.count("step 1/3") == 2
 
 
 def test_auto_is_plain_where_there_is_no_terminal(plugins, run_info, capsys):
-    plugins.observe("rlhf_run_start", run=run_info(progress="auto"))
+    observe(plugins, "rlhf_run_start", run=run_info(progress="auto"))
 
     assert isinstance(rlhf_plugin_loggers._displays[0], PlainProgress)
 

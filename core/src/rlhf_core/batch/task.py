@@ -1,12 +1,13 @@
-"""Tasks, from which executors start, and uids, the names of training sequences."""
+"""Tasks, from which executors start."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..media.reference import MediaRef
+from .trajectory import Uid as Uid
 
 Message = Mapping[str, Any]
 """One chat message: ``{"role": ..., "content": ...}``."""
@@ -26,27 +27,6 @@ def value_at(row: Mapping[str, Any], key: str) -> Any:
     if inside and isinstance(row.get(column), Mapping):
         return value_at(row[column], inside)
     raise KeyError(key)
-
-
-class Uid(NamedTuple):
-    """Name of a training sequence; sorting by it gives the order of training."""
-
-    epoch: int
-    """Pass over the data, or with a prompt sampler the number of the prompt's draw; evaluation uses -1."""
-    prompt: int
-    """Position of the row in the data set."""
-    sample: int = 0
-    """Index of the episode in its group, from 0."""
-    segment: int = 0
-    """Index of the training sequence in its episode, from 0; over 0 after context compaction, or for sub-agents."""
-
-    def __str__(self) -> str:
-        return ".".join(map(str, self))
-
-    @classmethod
-    def parse(cls, text: str) -> Uid:
-        """Return the uid that ``str`` wrote as ``text``."""
-        return cls(*map(int, text.split(".")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

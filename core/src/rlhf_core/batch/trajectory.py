@@ -1,4 +1,4 @@
-"""Trajectories: training sequences as they were sampled, with their turns and rewards.
+"""Trajectories: training sequences as they were sampled, with their names, turns and rewards.
 
 Axes: ``T`` tokens of a sequence (prompt, actions, environment text), ``A`` action tokens (those that the policy wrote).
 """
@@ -8,10 +8,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from ..lazy import NDArray, np
 from ..media.spans import MediaSpan, seen_together
-from .task import Uid
+
+
+class Uid(NamedTuple):
+    """Name of a training sequence; sorting by it gives the order of training."""
+
+    epoch: int
+    """Pass over the data, or with a prompt sampler the number of the prompt's draw; evaluation uses -1."""
+    prompt: int
+    """Position of the row in the data set."""
+    sample: int = 0
+    """Index of the episode in its group, from 0."""
+    segment: int = 0
+    """Index of the training sequence in its episode, from 0; over 0 after context compaction, or for sub-agents."""
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: str) -> Uid:
+        """Return the uid that ``str`` wrote as ``text``."""
+        return cls(*map(int, text.split(".")))
 
 
 class Stop(StrEnum):

@@ -4,9 +4,9 @@ from typing import Any
 
 from ..batch.metric import Metric, Metrics, merge_metrics, metric_values
 from ..batch.sample_tokens import SampleTokens
-from ..batch.task import Message, Task, Uid, value_at
+from ..batch.task import Message, Task, value_at
 from ..batch.token_columns import Block, DeferredTokens, TokenColumns, Tokens
-from ..batch.trajectory import Stop, Trajectory, Turn
+from ..batch.trajectory import Stop, Trajectory, Turn, Uid
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..batch.vocabulary import Vocabulary
 from ..component import ComponentRef

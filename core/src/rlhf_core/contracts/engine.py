@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..batch.task import Uid
-from ..batch.trajectory import Stop
+from ..batch.trajectory import Stop, Uid
 from ..batch.vocabulary import Vocabulary
 from ..errors import RequestError, UnknownTokenError
 from ..lazy import NDArray, np

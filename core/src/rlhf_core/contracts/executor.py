@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self
 
-from ..batch.task import Message, Task, Uid
-from ..batch.trajectory import Trajectory
+from ..batch.task import Message, Task
+from ..batch.trajectory import Trajectory, Uid
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..media.reader import ImageReader
 from .engine import Completion, GenerationRequest, SamplingParams

@@ -4,8 +4,8 @@ gives for them as a backend supplies it, and the sum of their losses."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from ..contracts.backend import (
     Normalizers,
     TrainBatch,
 )
+from ..contracts.correction import Correction
+from ..contracts.loss import LossInputs
 from ..errors import PluginError
 from ..math import aggregate
 
@@ -176,6 +178,21 @@ class ActionScores:
     mean_logprobs: Float[Tensor, " m"] | None = None
     """Mean log-probability over all ids that have one; supplied where the objective wants it
     (``PolicyComponents.wants_mean_logprobs``)."""
+
+
+RowsT = TypeVar("RowsT", LossInputs, Correction)
+
+
+def rows_of(columns: RowsT, rows: Int64[Tensor, " j"]) -> RowsT:
+    """Return these rows of every column."""
+    chosen: dict[str, Any] = {}
+    for each in fields(columns):
+        value = getattr(columns, each.name)
+        if isinstance(value, Tensor):
+            chosen[each.name] = value[rows]
+        elif isinstance(value, Mapping) and each.name != "metrics":  # those are of all rows
+            chosen[each.name] = {name: column[rows] for name, column in value.items()}
+    return replace(columns, **chosen)
 
 
 def reduced(

@@ -6,16 +6,16 @@ all micro-batches add up to the loss of the whole step, because every normalizer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 from ..batch.metric import Metric, Metrics, loss_metric, mean_metric
-from ..called import Checked
+from ..called import Checked, name_taken
 from ..capabilities import APPLIES_IS_WEIGHTS, NO_ADVANTAGES
 from ..component import ComponentRef
 from ..contracts.backend import LossTerm, Normalizers, PolicyObjective, StepPlan
@@ -24,12 +24,14 @@ from ..contracts.functions.kl import KlEstimator
 from ..contracts.loss import LossInputs, PolicyLoss, TokenLoss
 from ..math import kl_estimate, unbiased_kl
 from ..plugins import Plugins
-from .columns import TEACHER_TOP_LOGPROBS, ActionColumns, ActionGrid, ActionScores, reduced
+from .columns import TEACHER_TOP_LOGPROBS, ActionColumns, ActionGrid, ActionScores, reduced, rows_of
 
 Part: TypeAlias = tuple[Float[Tensor, ""], Metrics]
 """A micro-batch's part of the step's loss, and the metrics of the part."""
 HearLosses: TypeAlias = Callable[[Tensor, Tensor], None]
 """``hear(losses, clipped)``, (M,) each: ``StepOutcome.losses`` and ``StepOutcome.clipped`` of a micro-batch."""
+LOGGED = {"loss/policy", "loss/kl", "loss/entropy", "kl/ref", "policy/entropy", "policy/approx_kl"}
+"""Metrics of the objective itself, beside one for each term."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +69,19 @@ class PolicyComponents:
         """Build the components that the objective names.
 
         Raises:
-            PluginError: a component cannot be imported or built.
+            PluginError: a component cannot be imported or built, or a term would be logged as the policy loss is.
             UnknownComponent: no plugin provides a component of that name.
         """
         component = plugins.get(objective.loss.kind, objective.loss.name).component
+        further = [plugins.get(term.loss.kind, term.loss.name) for term in objective.terms]
+        for one in further:
+            if f"loss/{one.name}" in LOGGED:
+                raise name_taken(one.label, f"loss/{one.name}")
+        taken = LOGGED.union(f"loss/{one.name}" for one in further)
 
         def built(ref: ComponentRef, expected: type) -> Any:
-            return Checked(plugins.build(ref), expected, plugins.get(ref.kind, ref.name).label)
+            who = plugins.get(ref.kind, ref.name).label
+            return Checked(plugins.build(ref), expected, who, taken=taken)
 
         losses = [objective.loss, *(term.loss for term in objective.terms)]
         needs = frozenset[str]().union(*(_needs(loss, plugins) for loss in losses))
@@ -88,12 +96,11 @@ class PolicyComponents:
             terms=tuple(
                 BuiltTerm(
                     term=term,
-                    name=found.name,
+                    name=one.name,
                     loss=built(term.loss, TokenLoss),
-                    needs_advantages=NO_ADVANTAGES not in found.component.provides,
+                    needs_advantages=NO_ADVANTAGES not in one.component.provides,
                 )
-                for term in objective.terms
-                for found in [plugins.get(term.loss.kind, term.loss.name)]
+                for term, one in zip(objective.terms, further, strict=True)
             ),
         )
 
@@ -180,9 +187,11 @@ def policy_objective(
         old_logprobs=old,
         entropy=entropy,
     )
+    # What rows train by their rewards.
     loss, metrics = _judged_part(components, inputs, correction, columns, plan, hear)
     if correction is not None:
         metrics = correction.metrics | metrics
+    # What all rows train, whether their rewards count or not: KL, entropy, and terms without advantages.
     if components.kl_estimator is not None:
         kl = _kl_to_reference(components, policy, old, columns)
         part = reduced(kl, mask, objective.aggregation, totals, weights)
@@ -243,8 +252,8 @@ def _judged_part(
                 unknown = none.new_full((columns.grid.index.numel(),), torch.nan)
                 hear(unknown, unknown)
             return none, {"loss/policy": loss_metric(none)}
-        inputs = _of_rows(inputs, rows)
-        correction = None if correction is None else _of_rows(correction, rows)
+        inputs = rows_of(inputs, rows)
+        correction = None if correction is None else rows_of(correction, rows)
         weights = None if weights is None else weights[rows]
     result = components.loss(inputs)
     token_loss = _corrected(result.loss, correction, weighted=components.applies_is_weights)
@@ -300,21 +309,6 @@ def _with_terms(
         loss = loss + term.weight * own
         metrics = metrics | outcome.metrics | {f"loss/{built.name}": loss_metric(own)}
     return loss, metrics
-
-
-RowsT = TypeVar("RowsT", LossInputs, Correction)
-
-
-def _of_rows(columns: RowsT, rows: Int64[Tensor, " j"]) -> RowsT:
-    """Return these rows of every column."""
-    chosen: dict[str, Any] = {}
-    for each in fields(columns):
-        value = getattr(columns, each.name)
-        if isinstance(value, Tensor):
-            chosen[each.name] = value[rows]
-        elif isinstance(value, Mapping) and each.name != "metrics":  # those are of all rows
-            chosen[each.name] = {name: column[rows] for name, column in value.items()}
-    return replace(columns, **chosen)
 
 
 def _correction(

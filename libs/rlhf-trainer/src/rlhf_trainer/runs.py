@@ -13,8 +13,7 @@ from rlhf_core.storage.run_folder import RunFolder
 from rlhf_data.mixing import epoch_counts, epoch_order
 
 from .durable.records import RecordFile
-from .learning.checks import count_skipped
-from .learning.minibatches import normalizers_of
+from .learning.minibatches import count_skipped, normalizers_of
 from .learning.schedules import schedule_of
 from .loop.control import Control
 from .loop.course import Course, Export, Exportable, FinishedStep, OwnRecord, RunKind

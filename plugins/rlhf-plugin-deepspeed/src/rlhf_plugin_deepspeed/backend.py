@@ -31,8 +31,7 @@ from rlhf_torch.ranks.passes import Rows, agreed_passes, update_tokens
 from rlhf_torch.ranks.ranks import Ranks, join, own_device
 from rlhf_torch.rows.batch_columns import Pass, placed
 from rlhf_torch.rows.token_limit import TokenLimit
-from rlhf_torch.scoring.scores import OpenRole, Score
-from rlhf_torch.scoring.scoring_backend import ScoringBackend
+from rlhf_torch.scoring.scoring_backend import OpenRole, Score, ScoringBackend
 from rlhf_torch.training.trained_parts import trained_parts
 from rlhf_torch.training.undo import Undo
 from rlhf_torch.training.updater import update_metrics
@@ -94,7 +93,7 @@ class DeepSpeedBackend(ScoringBackend):
         model = load_role(spec, self._config, plugins, self._device)
         chunk = self._config.logits_chunk or default_chunk(self._device, model.lm.vocab_size)
         self._images = PassImages(model.lm, self._ranks)
-        self._open = OpenRole.of(model, spec, chunk, self._score)
+        self._open = OpenRole.of(model, spec, chunk)
         self._join_groups()
         if spec.objective is not None:
             self._training = self._scoring = self._start_training(plugins)

@@ -41,7 +41,7 @@ from rlhf_torch.ranks.passes import Rows, agreed_passes, update_tokens
 from rlhf_torch.ranks.ranks import Ranks, join, own_device
 from rlhf_torch.rows.batch_columns import Pass, placed
 from rlhf_torch.scoring.leaving_role import LeavingRole
-from rlhf_torch.scoring.scores import OpenRole, Score
+from rlhf_torch.scoring.scoring_backend import OpenRole, Score
 from rlhf_torch.training.trained_parts import trained_parts
 from rlhf_torch.training.undo import Undo
 from rlhf_torch.training.updater import update_metrics
@@ -87,7 +87,7 @@ class FsdpBackend(LeavingRole):
         )
         chunk = config.logits_chunk or default_chunk(self._device, model.lm.vocab_size)
         self._images = PassImages(model.lm, self._ranks)
-        self._open = OpenRole.of(model, spec, chunk, self._score)
+        self._open = OpenRole.of(model, spec, chunk)
         if spec.objective is None:
             self._sharded = shard(model, spec, config, self._ranks)
         else:

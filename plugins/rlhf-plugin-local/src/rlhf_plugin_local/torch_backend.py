@@ -42,7 +42,7 @@ from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
 from rlhf_torch.rows.token_limit import TokenLimit
 from rlhf_torch.scoring.leaving_role import LeavingRole
-from rlhf_torch.scoring.scores import OpenRole, Score
+from rlhf_torch.scoring.scoring_backend import OpenRole, Score
 from rlhf_torch.training.state_files import load_state, save_state
 from rlhf_torch.training.trained_parts import trained_parts
 from rlhf_torch.training.undo import Undo
@@ -94,7 +94,7 @@ class TorchBackend(LeavingRole):
         )
         model = build_role_model(spec, options, plugins, bases)
         chunk = config.logits_chunk or default_chunk(self._device, model.lm.vocab_size)
-        self._open = OpenRole.of(model, spec, chunk, self._score)
+        self._open = OpenRole.of(model, spec, chunk)
         if spec.objective is not None:
             self._objective, optimizer = trained_parts(spec, plugins)
             self._open.reader.serve(self._objective)

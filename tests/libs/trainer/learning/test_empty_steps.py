@@ -4,7 +4,7 @@ import pytest
 
 from rlhf_core import EmptyStepsError
 from rlhf_testing.errors import has_code
-from rlhf_trainer.learning.checks import EmptySteps
+from rlhf_trainer.rollouts.settling import EmptySteps
 
 HARD = {"filter/dropped_groups/too_hard": 4.0, "filter/refills": 1.0}
 

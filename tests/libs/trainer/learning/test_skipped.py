@@ -5,7 +5,7 @@ import pytest
 from rlhf_core import NonFiniteError
 from rlhf_core.batch.metric import Metric
 from rlhf_testing.errors import has_code
-from rlhf_trainer.learning.checks import count_skipped
+from rlhf_trainer.learning.minibatches import count_skipped
 
 GOOD = {"train/skipped_updates": Metric(0.0, reduction="sum")}
 SKIPPED = {"train/skipped_updates": Metric(1.0, reduction="sum")}

@@ -232,6 +232,7 @@ def build_role_model(
     adapter: ModelAdapter | None = plugins.build(spec.adapter) if spec.adapter else None
     refuse_four_bits(spec, adapter.load_options() if adapter else {})
     leaves_base = adapter is not None or spec.objective is None
+    # The language model: beside an adapter, on weights of another role, or by itself.
     base: SharedBase | None = None
     if spec.objective is None and is_adapter(spec.model_path):
         if reader is not None:
@@ -262,6 +263,7 @@ def build_role_model(
     lm.compute_dtype = choose_compute_dtype(
         options.compute_dtype, lm.dtype, sum(p.numel() for p in lm.parameters()), device
     )
+    # The head in the place of the model's own, and both as one role.
     value_head, head_name = None, VALUE_HEAD
     if spec.head == "value":
         value_head = _value_head(spec, lm)
@@ -271,6 +273,7 @@ def build_role_model(
     role.base, role.row_ends = base, spec.row_ends
     role.embedding_noise = spec.embedding_noise
     role.routing = open_routing(spec, lm.model)
+    # Which parameters are trained, and how their passes are computed.
     if spec.objective is None:
         role.requires_grad_(False)
     elif value_head is not None:

@@ -22,7 +22,7 @@ from rlhf_core.objective import (
 
 from ..rows.batch_columns import SeenScores
 from ..rows.packed_rows import PackedRows
-from ..scoring.role_reader import RoleReader
+from ..scoring.scoring_backend import RoleReader
 from .passes import Rows, nothing
 
 

@@ -19,14 +19,15 @@ from rlhf_core.contracts.backend import StepOutcome, StepPlan, TrainBatch
 from rlhf_core.contracts.learner import LearnOutcome, LearnRequest
 from rlhf_core.contracts.loss import PreparingLoss
 from rlhf_core.contracts.runtime import RoleHandle
+from rlhf_core.errors import RolloutError
 from rlhf_core.math import mismatch_metrics, pad_columns
 from rlhf_core.rng import seed_of
 from rlhf_core.storage.faults import fault_point
 
-from .advantages import KlPenalty, advantages
-from .checks import count_skipped, require_agreement
 from .demands import Demands
+from .estimates import Columns, KlPenalty, ModelOutputs, advantages, ask_models, has_logprobs
 from .minibatches import (
+    count_skipped,
     minibatches,
     normalizers_of,
     of_rows,
@@ -34,7 +35,6 @@ from .minibatches import (
     step_data,
     totals_of,
 )
-from .model_outputs import Columns, ModelOutputs, ask_models, has_logprobs
 from .parts import LearningParts
 from .roles import CRITIC, POLICY
 
@@ -232,6 +232,28 @@ class BatchLearner:
             look_at=f"the samples: rlhf show {self._run.output} --step {request.step - 1}",
         )
         return outcome
+
+
+def require_agreement(logprob_diff_mean: float, limit: float) -> None:
+    """Refuse to go on when sampler and trainer disagree about the same tokens under equal weights.
+
+    Args:
+        logprob_diff_mean: mean absolute difference of their log-probs, in nats per token.
+        limit: ``rollout.max_mismatch``, in the same unit.
+
+    Raises:
+        RolloutError: the difference is above the limit.
+    """
+    if logprob_diff_mean <= limit:
+        return
+    raise RolloutError(
+        f"sampler and trainer disagree about the tokens that were just sampled: their log-probs differ by "
+        f"{logprob_diff_mean:.3g} nats a token on average, with equal weights; expected at most rollout.max_mismatch = "
+        f"{limit:g}. One of them computes something else: another temperature, positions or tokens shifted by one, an "
+        "architecture that the engine does not know, or a precision that is too low. Compare with --engine embedded "
+        "and --model.dtype float32; if the difference is wanted, raise --rollout.max_mismatch or set it to none.",
+        code="engine/logprobs-differ",
+    )
 
 
 def _hear_losses(

@@ -1,7 +1,10 @@
-"""Minibatches: a rollout batch cut into optimizer updates, and the columns that a loss computes over a whole one."""
+"""Minibatches: a rollout batch cut into optimizer updates, the columns that a loss computes over a whole one, and the
+count of updates in a row that were skipped."""
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -9,13 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlhf_core.batch.metric import Metrics, metric_values
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts import TopTokens, TrainBatch
 from rlhf_core.contracts.backend import JUDGED, PREPARED, ROW_WEIGHTS, Normalizers
 from rlhf_core.contracts.loss import PreparingLoss, StepColumns
-from rlhf_core.errors import PluginError
+from rlhf_core.errors import NonFiniteError, PluginError
 from rlhf_core.math import pad_columns, unpad
 from rlhf_core.rng import generator_of
+
+log = logging.getLogger(__name__)
 
 
 def minibatches(
@@ -136,3 +142,41 @@ def prepare(loss: PreparingLoss, batch: TrainBatch, seed: int) -> dict[str, NDAr
         PREPARED + name: unpad(column.detach().float(), mask).numpy()
         for name, column in prepared.items()
     }
+
+
+def count_skipped(before: int, metrics: Metrics, *, role: str, limit: int, look_at: str) -> int:
+    """Return how many updates of a role in a row were skipped, up to the one with these metrics; 0 if that one was not.
+
+    Args:
+        before: the number up to the update before.
+        metrics: metrics of one update (``StepOutcome.metrics``).
+        limit: the number that ends the run.
+        look_at: the place where the cause may be seen, for the message.
+
+    Raises:
+        NonFiniteError: the number has reached ``limit``.
+    """
+    skipped = metrics.get("train/skipped_updates")
+    if skipped is None or not skipped.value():
+        return 0
+    in_a_row = before + 1
+    if in_a_row >= limit:
+        raise NonFiniteError(
+            f"{in_a_row} updates of the {role} in a row had a gradient that is not finite; its weights are those of "
+            f"the last good update. {_origin(metrics)}Lower its learning rate, or look at {look_at}",
+            code="training/gradient-not-finite",
+        )
+    skipping = "an update of the %s is skipped: its gradient is not finite. %s"
+    log.warning(skipping, role, _origin(metrics))
+    return in_a_row
+
+
+def _origin(metrics: Metrics) -> str:
+    """Return a sentence on the metrics that are not finite themselves: the loss among them whose name is a component's
+    is where it began."""
+    values = metric_values(metrics)
+    found = sorted(name for name, value in values.items() if not math.isfinite(value))
+    if not found:
+        return ""
+    are = "is" if len(found) == 1 else "are"
+    return f"Of its metrics {', '.join(found)} {are} not finite either. "

@@ -45,7 +45,7 @@ from .course import (
     headline_of,
 )
 from .exporting import export_models
-from .hearers import Loggers, Observers, build_observers
+from .hearers import Loggers, Observers, build_observers, observe
 from .interrupts import Interrupts
 from .old_objects import OldObjects
 from .restore import restore_observers
@@ -199,7 +199,7 @@ class _Run(Generic[RunT, StateT]):
 
     def _tell(self, event: str, **arguments: Any) -> None:
         """Tell the observer hooks of all plugins, and then the run's observers, of an event."""
-        self.plugins.observe(f"rlhf_{event}", **arguments)
+        observe(self.plugins, f"rlhf_{event}", **arguments)
         self.observers.tell(event, **arguments)
 
     def _is_over(self, course: Course) -> bool:

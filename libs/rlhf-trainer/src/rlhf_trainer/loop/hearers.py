@@ -1,6 +1,6 @@
-"""Hearers of a run: loggers, which copy it to other places, and observers, which may end it.
+"""Hearers of a run: loggers, which copy it to other places, observers, which may end it, and observer hooks of plugins.
 
-A logger or an observer that fails is switched off, as a plugin's observer hooks are, and the run goes on.
+One that fails is switched off, and the run goes on.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rlhf_config.resolved import ResolvedOptions
 from rlhf_core.contracts.logger import Logger
 from rlhf_core.errors import PluginError
 from rlhf_core.observer import EndRun, Observer, RolloutSample, RunInfo, RunResult
+from rlhf_core.plugins import Plugins
 from rlhf_core.problem import log_switched_off
 from rlhf_guard.parts import plain_state
 
@@ -216,6 +217,18 @@ def build_observers(resolved: ResolvedOptions[Any]) -> list[WatchingObserver]:
             )
         found.append(WatchingObserver(name=registered.qualified, label=label, observer=observer))
     return found
+
+
+def observe(plugins: Plugins, hook: str, **arguments: Any) -> None:
+    """Call an observer hook of all plugins. One that raises is logged and switched off, and the run goes on."""
+    for implementation in list(getattr(plugins.manager.hook, hook).get_hookimpls()):
+        wanted = {name: arguments[name] for name in implementation.argnames}
+        try:
+            implementation.function(**wanted)
+        except Exception as error:
+            name = implementation.plugin_name
+            log_switched_off(log, error, "plugin %s failed in %s", name, hook)
+            plugins.manager.unregister(implementation.plugin)
 
 
 class Observers:

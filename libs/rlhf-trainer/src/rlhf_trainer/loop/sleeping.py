@@ -21,9 +21,10 @@ from rlhf_core.contracts.backend import Leaving
 from rlhf_core.contracts.engine import Engine, WeightSync
 from rlhf_core.contracts.layout import ENGINE
 from rlhf_core.contracts.runtime import MemoryPlanner, PlansPlacement, SleepAdvice
-from rlhf_core.errors import ConfigError, RLHFError
+from rlhf_core.errors import ConfigError, RLHFError, RolloutError
 from rlhf_core.plugins import Plugins
 from rlhf_core.storage.faults import fault_point
+from rlhf_guard.concurrency import all_at_once
 
 from ..learning.roles import POLICY
 
@@ -183,6 +184,26 @@ class LoadedRole:
         """Write a plain Transformers folder."""
         await self.sleeping.for_roles(self.step)
         await self.role.export(folder, ema=ema)
+
+
+async def check_served_weights(engine: Engine, policy: RoleHandle, version: int) -> None:
+    """Compare the weights' digests of engine and policy, unless they share tensors or one has no digest.
+
+    Raises:
+        RolloutError: the digests differ, so samples would not come from the policy that is trained.
+    """
+    if engine.shares_weights:
+        return
+    # The engine first: it computes in a process of its own, while the trainer may compute in this one.
+    served, expected = await all_at_once([engine.checksum(), policy.checksum()])
+    if served is not None and expected is not None and served != expected:
+        raise RolloutError(
+            f"after the update to version {version} the engine serves other weights (digest {served[:12]}) than the "
+            f"trainer has ({expected[:12]}); its samples would be off-policy without a warning. Continue from the "
+            "newest checkpoint with --resume auto. If it happens again, the engine loads this model's weights wrongly, "
+            "and --rollout.check_weights false would only hide it.",
+            code="engine/serves-other-weights",
+        )
 
 
 def roles_beside_the_engine(resolved: Resolved, roles: Sequence[str]) -> tuple[str, ...]:

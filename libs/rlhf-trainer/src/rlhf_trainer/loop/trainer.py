@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import AsyncExitStack, closing
 from copy import deepcopy
 from typing import Any
@@ -22,14 +22,15 @@ from rlhf_core.storage.run_folder import RunFolder
 
 from ..durable.ledger import Ledger
 from ..durable.records import RecordFile, RunningDigest
-from ..learning.checks import EmptySteps, check_served_weights
 from ..learning.roles import POLICY, REFERENCE, TEACHER
 from ..rollouts.prompts import Cursor
 from ..rollouts.reports import sample_texts
+from ..rollouts.settling import EmptySteps
 from .course import Export, FinishedStep, OwnRecord, SavedRole
 from .restore import check_epoch, restore_components, restore_roles
 from .resume import ResumePoint
 from .session import Session
+from .sleeping import check_served_weights
 from .state import LoopState
 
 WAITING = ("generate_s", "reward_s", "hold_s")
@@ -146,6 +147,7 @@ class Trainer:
             session.drawn.step_begins()
         clock, (busy_s, num_tokens) = _Clock(), session.source.work_done
 
+        # Episodes with their rewards, shaped and filtered.
         await sleeping.for_engine(self.state.version)
         draw = await session.source.take(
             step,
@@ -160,6 +162,7 @@ class Trainer:
         clock.record("reward_s", draw.reward_s)
         clock.lap()
 
+        # Updates, and the new weights for the engine; nothing of it where every group was dropped.
         fault_point("model_outputs", step)
         metrics = [draw.metrics]
         batch = draw.batch
@@ -168,28 +171,12 @@ class Trainer:
         if to_learn is None:
             metrics.append({"train/empty_batch": Metric(1, reduction="sum")})
         else:
-            await session.source.hold_to_train()
-            clock.lap("hold_s")
-            if sleeping.moves:
-                # What was started beside the batch may still be ending.
-                await session.source.hold()
-            await sleeping.for_roles(step)
-            outcome = await session.learner.learn(self._request(step, *to_learn))
-            if taken := sorted(draw.metrics.keys() & outcome.metrics.keys()):
-                raise PluginError(
-                    f"{', '.join(taken)}: a metric of the estimator or of a loss has the name of one of the run's; "
-                    "choose another name",
-                    code="metric/name-taken",
-                )
+            outcome = await self._learn(self._request(step, *to_learn), draw.metrics.keys(), clock)
             metrics.append(outcome.metrics)
             columns = outcome.columns
-            self._take_over(outcome)
-            clock.record("score_s", outcome.score_s)
-            clock.record("train_s", outcome.train_s)
-            clock.lap()
-
             await self._deliver(clock)
 
+        # What later steps depend on follows from the metrics of the whole step.
         for phase, seconds in sleeping.take_seconds().items():
             clock.record(phase, seconds)
         values = metric_values(merge_metrics(metrics))
@@ -199,6 +186,8 @@ class Trainer:
         self._adapt_kl(values, batch)
         self._adapt_entropy_bonus(values)
         self._remember(step)
+
+        # What the driver records of the step.
         busy_after_s, num_after = session.source.work_done
         timing = clock.timing(batch, busy_after_s - busy_s, num_after - num_tokens)
         self.state.seconds += timing["step_s"]
@@ -208,6 +197,32 @@ class Trainer:
         if session.drawn is not None:
             await asyncio.to_thread(session.drawn.clean)
         return FinishedStep(metrics=values, timing=timing, samples=samples)
+
+    async def _learn(self, request: LearnRequest, taken: Set[str], clock: _Clock) -> LearnOutcome:
+        """Update the roles, while no engine computes with their weights.
+
+        Args:
+            taken: names of the metrics that the step has already.
+        """
+        session, sleeping = self.session, self.session.sleeping
+        await session.source.hold_to_train()
+        clock.lap("hold_s")
+        if sleeping.moves:
+            # What was started beside the batch may still be ending.
+            await session.source.hold()
+        await sleeping.for_roles(request.step)
+        outcome = await session.learner.learn(request)
+        if twice := sorted(taken & outcome.metrics.keys()):
+            raise PluginError(
+                f"{', '.join(twice)}: a metric of the estimator or of a loss has the name of one of the run's; "
+                "choose another name",
+                code="metric/name-taken",
+            )
+        self._take_over(outcome)
+        clock.record("score_s", outcome.score_s)
+        clock.record("train_s", outcome.train_s)
+        clock.lap()
+        return outcome
 
     async def evaluate(self) -> Mapping[str, float] | None:
         evaluator = self.session.evaluator

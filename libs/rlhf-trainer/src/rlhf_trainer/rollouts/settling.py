@@ -1,8 +1,11 @@
-"""From groups that were played to the rows of a step: shaped, filtered, and each accounted for in the ledger."""
+"""From groups that were played to the rows of a step: shaped, filtered, and each accounted for in the ledger; and the
+end of a run whose steps have none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,14 +15,23 @@ from rlhf_core.batch.metric import Metric, Metrics, merge_metrics
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.executor import FinishedGroup
 from rlhf_core.contracts.reward import RewardShaper, RolloutInfo, SampleFilter
+from rlhf_core.errors import EmptyStepsError
 
 from ..durable.ledger import Groups, Ledger, groups_of
 from .episodes import EpisodeRunner
 from .prompts import Cursor
 from .reports import UNSHAPED, batch_metrics, staleness_metrics
 
+log = logging.getLogger(__name__)
+
 Key = tuple[int, int]
 """(epoch, prompt) of a group."""
+DROPPED = "filter/dropped_groups/"
+"""Prefix of the metrics that count dropped groups by reason."""
+_FIX = (
+    "Look at what drops them: the rewards (their on_error), and --rollout.filters with its options; draw more prompts "
+    "a step with --rollout.max_refills, or wait longer with --train.max_empty_steps."
+)
 
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -98,9 +110,7 @@ class Settling:
     def write_off(self, groups: Groups, reason: str, draw: Draw) -> None:
         """Record whole groups as dropped."""
         draw.ledger.dropped(draw.step, groups, reason=reason)
-        draw.metric_parts.append(
-            {f"filter/dropped_groups/{reason}": Metric(len(groups), reduction="sum")}
-        )
+        draw.metric_parts.append({DROPPED + reason: Metric(len(groups), reduction="sum")})
 
     def finish(self, draw: Draw, *, max_staleness: int) -> None:
         """Join what has come of the draw, and record its batch as trained on.
@@ -200,3 +210,49 @@ def groups_by_version(batch: TrajectoryColumns) -> dict[int, Groups]:
         rows = np.flatnonzero(oldest_of_group[group] == version)
         found[version] = groups_of(batch.select(rows).uids())
     return found
+
+
+class EmptySteps:
+    """Counts steps in a row without an update.
+
+    Args:
+        limit: ``train.max_empty_steps``, at least 1.
+        before: the number up to the resume point.
+    """
+
+    def __init__(self, limit: int, before: int = 0) -> None:
+        self._limit = limit
+        self._reasons: Counter[str] = Counter()
+        self.in_a_row = before
+
+    def note(self, step: int, values: Mapping[str, float], *, updated: bool) -> None:
+        """Take a step, and warn or end the run when there were too many without an update.
+
+        Args:
+            values: metrics of the step.
+
+        Raises:
+            EmptyStepsError: the number has reached the limit.
+        """
+        if updated:
+            self.in_a_row = 0
+            self._reasons.clear()
+            return
+        self.in_a_row += 1
+        for name, count in values.items():
+            if name.startswith(DROPPED):
+                self._reasons[name.removeprefix(DROPPED)] += round(count)
+        if self.in_a_row >= self._limit:
+            raise EmptyStepsError(f"{self._text(step)} {_FIX}")
+        if self.in_a_row == -(-self._limit // 2):
+            log.warning(
+                "%s The run ends after %d such steps (--train.max_empty_steps).",
+                self._text(step),
+                self._limit,
+            )
+
+    def _text(self, step: int) -> str:
+        found = ", ".join(f"{reason}: {count}" for reason, count in self._reasons.most_common(5))
+        groups = f"all groups were dropped ({found})" if found else "no group was left"
+        steps = "step" if self.in_a_row == 1 else "steps in a row"
+        return f"nothing was trained in {self.in_a_row} {steps}, up to step {step}: {groups}."

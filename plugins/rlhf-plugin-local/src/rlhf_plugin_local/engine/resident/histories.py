@@ -7,10 +7,11 @@ change, all histories go.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -46,29 +47,66 @@ class Ended(NamedTuple):
     """Images, with the places of their tokens."""
 
 
-class CachedHistories:
-    """Full pages by the tokens from the beginning of a sequence to their end.
+KeptT = TypeVar("KeptT")
 
-    A page is found by a digest of these tokens and of the images among them, 128 bits of BLAKE2b, so that two histories
-    have one digest with a probability of 2**-64 only once there are 2**32 of them.
-    """
+
+class Histories(ABC, Generic[KeptT]):
+    """Store of what sequences that have ended leave behind: kept until its pages are needed, or while it is spared."""
 
     def __init__(self, pool: PagePool) -> None:
         self._pool = pool
-        self._pages: OrderedDict[bytes, int] = OrderedDict()
-        """By digest, the least recently used first, and of one history the last page first: without a page those behind
-        it are of no use. Each page is held once for being here."""
+        self._kept: OrderedDict[bytes, KeptT] = OrderedDict()
+        """By digest, the first to be given up first. Its pages are held once for being here."""
         self._spared: set[bytes] = set()
         """All that has been found since ``spare_none``. Nothing else has been used since, so it is at the end."""
 
     def __len__(self) -> int:
-        return len(self._pages)
+        return len(self._kept)
 
+    @abstractmethod
     def find(self, token_ids: Sequence[int], media: Sequence[MediaSpan] = ()) -> Beginning:
         """Return the longest known beginning of a prompt, and spare it; at least one token is left to compute."""
+
+    @abstractmethod
+    def _given_up(self, kept: KeptT) -> list[int]:
+        """Return the pages of what is kept no longer."""
+
+    def _freed(self, pages: list[int]) -> None:
+        """Hear of pages that nobody holds any more."""
+
+    def make_room(self, pages: int) -> bool:
+        """Give up histories that are not spared until so many pages are free; False if they never are."""
+        freed: list[int] = []
+        while self._pool.num_free < pages and self._kept:
+            if next(iter(self._kept)) in self._spared:
+                break
+            _, kept = self._kept.popitem(last=False)
+            freed += self._pool.release(self._given_up(kept))
+        self._freed(freed)
+        return self._pool.num_free >= pages
+
+    def spare_none(self) -> None:
+        """Let all histories give way from now on."""
+        self._spared.clear()
+
+    def clear(self) -> None:
+        """Give up all of them."""
+        self.spare_none()
+        self.make_room(self._pool.num_pages)
+
+
+class CachedHistories(Histories[int]):
+    """Full pages by the tokens from the beginning of a sequence to their end.
+
+    A page is found by a digest of these tokens and of the images among them, 128 bits of BLAKE2b, so that two histories
+    have one digest with a probability of 2**-64 only once there are 2**32 of them. The least recently used page is the
+    first, and of one history the last page: without a page those behind it are of no use.
+    """
+
+    def find(self, token_ids: Sequence[int], media: Sequence[MediaSpan] = ()) -> Beginning:
         found: dict[bytes, int] = {}
         for digest in digests(token_ids, media, _page_ends(len(token_ids) - 1)):
-            if (page := self._pages.get(digest)) is None:
+            if (page := self._kept.get(digest)) is None:
                 break
             found[digest] = page
         self._used(found)
@@ -81,38 +119,18 @@ class CachedHistories:
             full = digests(one.token_ids, one.media, _page_ends(len(one.token_ids)))
             pages = dict(zip(full, one.pages, strict=False))
             for digest, page in pages.items():
-                if digest not in self._pages:
+                if digest not in self._kept:
                     self._pool.hold([page])
-                    self._pages[digest] = page
+                    self._kept[digest] = page
             self._used(pages)
 
-    def make_room(self, pages: int) -> bool:
-        """Give up histories that are not spared, the least recently used first, until so many pages are free; False if
-        they never are."""
-        while self._pool.num_free < pages and may_give_way(self._pages, self._spared):
-            _, page = self._pages.popitem(last=False)
-            self._pool.release([page])
-        return self._pool.num_free >= pages
-
-    def spare_none(self) -> None:
-        """Let all histories give way from now on."""
-        self._spared.clear()
-
-    def clear(self) -> None:
-        """Give up all of them."""
-        self.spare_none()
-        self.make_room(self._pool.num_pages)
+    def _given_up(self, kept: int) -> list[int]:
+        return [kept]
 
     def _used(self, pages: Iterable[bytes]) -> None:
         """Note that the pages of a history, in its order, have been used."""
         for digest in reversed([*pages]):
-            self._pages.move_to_end(digest)
-
-
-def may_give_way(kept: Iterable[bytes], spared: set[bytes]) -> bool:
-    """Return whether the first of what is kept is there and not spared."""
-    first = next(iter(kept), None)
-    return first is not None and first not in spared
+            self._kept.move_to_end(digest)
 
 
 def _page_ends(num_tokens: int) -> range:
