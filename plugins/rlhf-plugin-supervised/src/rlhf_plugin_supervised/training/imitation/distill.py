@@ -98,11 +98,7 @@ def _load(resolved: ResolvedOptions[Any]) -> TaughtRows:
 
 
 def _require_one_tokenizer(run: DistillOptions) -> None:
-    """Refuse a teacher whose tokens mean something else.
-
-    Raises:
-        ConfigError: the teacher's tokenizer has other tokens.
-    """
+    """Refuse a teacher whose tokens mean something else."""
     path, trusted = run.teacher.path, run.model.trust_remote_code
     assert path is not None
     student = load_tokenizer(run.model.tokenizer or run.model.path, trust_remote_code=trusted)
