@@ -50,8 +50,8 @@ def file_of(module: str) -> Path:
 
 
 def public_names(module: str) -> list[str]:
-    """Names that a module makes public: its ``__all__``, else what it defines without a leading underscore, else what it
-    imports ``as`` the same name."""
+    """Names that a module makes public: its ``__all__``, else what it defines without a leading underscore, else what
+    it imports ``as`` the same name."""
     tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and _names(node) == ["__all__"]:
