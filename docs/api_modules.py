@@ -50,12 +50,18 @@ def file_of(module: str) -> Path:
 
 
 def public_names(module: str) -> list[str]:
-    """Names that a module makes public: its ``__all__``, else what it defines without a leading underscore."""
+    """Names that a module makes public: its ``__all__``, else what it defines without a leading underscore, else what
+    it imports ``as`` the same name."""
     tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and _names(node) == ["__all__"]:
             return list(ast.literal_eval(node.value))
-    return [name for node in tree.body for name in _names(node) if not name.startswith("_")]
+    if own := [name for node in tree.body for name in _names(node) if not name.startswith("_")]:
+        return own
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    names = [each.name for node in imports for each in node.names if each.name == each.asname]
+    # Constants, then classes, then functions.
+    return sorted(names, key=lambda name: (not name.isupper(), name[0].islower(), name))
 
 
 def public_members(module: str) -> Iterator[str]:

@@ -14,21 +14,15 @@ installed plugins have. Importing this package imports no torch.
 
 from rlhf_core import UnknownComponent
 
-from .callbacks import DoneStep
-from .entry import CallableCommand, command, command_names, describe, start, train
-from .result import TrainingResult
-from .run import Run
-
-__all__ = [
-    "CallableCommand",
-    "DoneStep",
-    "Run",
-    "TrainingResult",
-    "command",
-    "describe",
-    "start",
-    "train",
-]
+from .callbacks import DoneStep as DoneStep
+from .entry import CallableCommand as CallableCommand
+from .entry import command as command
+from .entry import command_names
+from .entry import describe as describe
+from .entry import start as start
+from .entry import train as train
+from .result import TrainingResult as TrainingResult
+from .run import Run as Run
 
 
 def __getattr__(name: str) -> CallableCommand:

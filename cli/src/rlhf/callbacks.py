@@ -80,11 +80,7 @@ def _parameters(hook: str) -> tuple[str, ...]:
 
 
 def _accepted(method: Callable[..., Any], given: Sequence[str], label: str) -> tuple[str, ...]:
-    """Return those of the given arguments that a method takes.
-
-    Raises:
-        ConfigError: it takes another argument, or only takes arguments by position.
-    """
+    """Return those of the given arguments that a method takes."""
     try:
         parameters = inspect.signature(method).parameters.values()
     except (TypeError, ValueError) as error:

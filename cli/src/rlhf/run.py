@@ -229,11 +229,7 @@ class Run:
 
 
 def _check_rate(number: Any, what: str) -> None:
-    """Refuse what cannot be a learning rate or a factor of one.
-
-    Raises:
-        ConfigError: it is no finite number of at least 0.
-    """
+    """Refuse what cannot be a learning rate or a factor of one."""
     if not (isinstance(number, float | int) and 0 <= number < float("inf")):
         raise ConfigError(
             f"{what}: expected a finite number of at least 0, got {number!r}",

@@ -184,11 +184,7 @@ def write_package(name: str, kind: str, output: Path) -> Path:
 
 
 def _refuse_taken(package: Package, plugins: Plugins) -> None:
-    """Refuse the name of an installed component of the same kind: from two plugins it would choose neither.
-
-    Raises:
-        ConfigError: there is one.
-    """
+    """Refuse the name of an installed component of the same kind: from two plugins it would choose neither."""
     registry = plugins.registries[_HOOKS[package.kind]]
     taken = next((entry for entry in registry if entry.is_called(package.component)), None)
     if taken is not None:

@@ -207,12 +207,7 @@ class HarborBridge:
 
 
 def _require_machine(task: HarborFolder, config: HarborConfig) -> None:
-    """Refuse a task whose environment cannot be honoured, unless the options say to do without.
-
-    Raises:
-        ConfigError: engine and host are both given.
-        DataError: there is no engine for the task's image, or nothing to make one of.
-    """
+    """Refuse a task whose environment cannot be honoured, unless the options say to do without."""
     if config.engine and config.host:
         raise ConfigError(
             "harbor: expected one of engine and host, got both", code="environment/engine-and-host"

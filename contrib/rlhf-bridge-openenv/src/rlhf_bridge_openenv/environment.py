@@ -176,12 +176,7 @@ class OpenEnvBridge:
         return self._result(reward, done, tuple(messages))
 
     async def _sent(self, body: Mapping[str, Any]) -> Seen:
-        """Return the answer to an action.
-
-        Raises:
-            MalformedAction: the server says that it is none.
-            RolloutError: the environment failed.
-        """
+        """Return the answer to an action."""
         if self._session is None:
             raise RolloutError("its session has ended", code="environment/closed")
         try:

@@ -100,11 +100,7 @@ class ReasoningGymBridge:
         """Do nothing, since an episode holds nothing."""
 
     def _drawn(self, split: str, index: int) -> Drawn:
-        """Return the first question of the split among those that are drawn for an index.
-
-        Raises:
-            ConfigError: there is none, since the generator knows too few questions.
-        """
+        """Return the first question of the split among those that are drawn for an index."""
         for draw in range(MAX_DRAWS):
             generator = self._generator(split, draw)
             entry = generator[index]

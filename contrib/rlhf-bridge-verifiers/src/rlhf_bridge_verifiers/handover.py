@@ -87,11 +87,7 @@ class Handover(Generic[OutcomeT]):
 
 
 def _after(known: Sequence[Message], conversation: Sequence[Message]) -> list[Message]:
-    """Return the messages after those that are known.
-
-    Raises:
-        RolloutError: the conversation does not begin with them.
-    """
+    """Return the messages after those that are known."""
     begin = conversation[: len(known)]
     # An answer may come back in another form (its reasoning apart), so only its place is compared.
     same = len(begin) == len(known) and all(

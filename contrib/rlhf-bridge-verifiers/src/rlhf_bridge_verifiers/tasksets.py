@@ -95,11 +95,7 @@ class VerifiersBridge:
         return rows[seed % len(rows)]["task"]
 
     async def _play(self, task: Any, ask: Ask) -> Any:
-        """Return the rollout in which the policy was asked, with its rewards.
-
-        Raises:
-            RolloutError: the episode failed, with the error of the library in its message.
-        """
+        """Return the rollout in which the policy was asked, with its rewards."""
         asking = self._asking = Asking(ask)
         stage = stage_of(self._setting)
         try:

@@ -2,269 +2,154 @@
 
 from typing import Any
 
-from ..batch.metric import Metric, Metrics, merge_metrics, metric_values
-from ..batch.sample_tokens import SampleTokens
-from ..batch.task import Message, Task, value_at
-from ..batch.token_columns import Block, DeferredTokens, TokenColumns, Tokens
-from ..batch.trajectory import Stop, Trajectory, Turn, Uid
-from ..batch.trajectory_columns import TrajectoryColumns
-from ..batch.vocabulary import Vocabulary
-from ..component import ComponentRef
-from ..media.vision import ImageReaderSpec, PartsTraining, VisionModel, VisionSpec
+from ..batch.metric import Metric as Metric
+from ..batch.metric import Metrics as Metrics
+from ..batch.metric import merge_metrics as merge_metrics
+from ..batch.metric import metric_values as metric_values
+from ..batch.sample_tokens import SampleTokens as SampleTokens
+from ..batch.task import Message as Message
+from ..batch.task import Task as Task
+from ..batch.task import value_at as value_at
+from ..batch.token_columns import Block as Block
+from ..batch.token_columns import DeferredTokens as DeferredTokens
+from ..batch.token_columns import TokenColumns as TokenColumns
+from ..batch.token_columns import Tokens as Tokens
+from ..batch.trajectory import Stop as Stop
+from ..batch.trajectory import Trajectory as Trajectory
+from ..batch.trajectory import Turn as Turn
+from ..batch.trajectory import Uid as Uid
+from ..batch.trajectory_columns import TrajectoryColumns as TrajectoryColumns
+from ..batch.vocabulary import Vocabulary as Vocabulary
+from ..component import ComponentRef as ComponentRef
+from ..media.vision import ImageReaderSpec as ImageReaderSpec
+from ..media.vision import PartsTraining as PartsTraining
+from ..media.vision import VisionModel as VisionModel
+from ..media.vision import VisionSpec as VisionSpec
 from ..moved import moved_name
-from ..observer import EndRun, Observer, RolloutSample, RunInfo, RunResult
-from .advantage import AdvantageEstimator, Advantages, RewardBatch
-from .backend import (
-    MARGIN,
-    PREPARED,
-    ROW_WEIGHTS,
-    Aggregation,
-    Leaving,
-    LossTerm,
-    Normalizers,
-    Objective,
-    PolicyObjective,
-    PreferenceObjective,
-    PreferenceTerm,
-    RankingObjective,
-    RoleSpec,
-    ScheduleSpec,
-    SharesBase,
-    Statistic,
-    StepLabelObjective,
-    StepOutcome,
-    StepPlan,
-    TopTokens,
-    TrainBackend,
-    TrainBatch,
-    Undoes,
-    ValueObjective,
-)
-from .correction import Correction, IsCorrection
-from .data.sampler import DrawRequest, PromptResult, PromptSampler, PromptSet
-from .data.source import DataSource
-from .engine import (
-    Accelerator,
-    ChoiceSetting,
-    Completion,
-    Engine,
-    EngineSpec,
-    GenerationRequest,
-    SamplingParams,
-    Suitability,
-    WeightSource,
-    WeightSync,
-)
-from .environment import (
-    Action,
-    Environment,
-    EnvironmentKind,
-    EnvironmentManifest,
-    EpisodeEnd,
-    KnowsAnswers,
-    MakesTasks,
-    Observation,
-    RewardsEpisodes,
-    StepResult,
-    ToolCall,
-    TurnSampling,
-    manifest_of,
-)
-from .executor import (
-    Answer,
-    ChatContinuation,
-    ControlWordUse,
-    FinishedGroup,
-    Generator,
-    GroupPlayer,
-    GroupSettings,
-    Renderer,
-    RolloutContext,
-    RolloutExecutor,
-)
-from .functions.eval_metric import EvalEpisodes, EvalMetric, is_falling
-from .functions.kl import KlEstimator
-from .functions.schedule import LrSchedule, SchedulePoint
-from .layout import ENGINE, ROLLOUT, Colocation, ProcessLayout, WeightWay
-from .learner import Learner, LearnOutcome, LearnRequest
-from .logger import Logger
-from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
-from .model_adapter import ModelAdapter, ScalesRates
-from .optimizer import NamedParameters, Optimizer, ParameterGroup, norm_parameters
-from .preference import (
-    MATCHED,
-    AnswerLogprobs,
-    MatchedPairs,
-    PreferenceInputs,
-    PreferenceLoss,
-    PreferenceResult,
-)
-from .preset import Preset, preset_component
-from .reward import Reward, RewardRequest, RewardResult, RewardShaper, RolloutInfo, SampleFilter
-from .runtime import (
-    EnvironmentSpec,
-    MemoryFitter,
-    MemoryOptions,
-    MemoryPlanner,
-    Placement,
-    PlansPlacement,
-    RewardSpec,
-    RoleHandle,
-    RolloutSpec,
-    Runtime,
-    RuntimeSpec,
-    SleepAdvice,
-)
-
-__all__ = [
-    "ENGINE",
-    "MARGIN",
-    "MATCHED",
-    "PREPARED",
-    "ROLLOUT",
-    "ROW_WEIGHTS",
-    "Accelerator",
-    "Action",
-    "AdvantageEstimator",
-    "Advantages",
-    "Aggregation",
-    "Answer",
-    "AnswerLogprobs",
-    "Block",
-    "ChatContinuation",
-    "ChoiceSetting",
-    "Colocation",
-    "Completion",
-    "ComponentRef",
-    "ControlWordUse",
-    "Correction",
-    "DataSource",
-    "DeferredTokens",
-    "DrawRequest",
-    "EndRun",
-    "Engine",
-    "EngineSpec",
-    "Environment",
-    "EnvironmentKind",
-    "EnvironmentManifest",
-    "EnvironmentSpec",
-    "EpisodeEnd",
-    "EvalEpisodes",
-    "EvalMetric",
-    "FinishedGroup",
-    "GenerationRequest",
-    "Generator",
-    "GroupPlayer",
-    "GroupSettings",
-    "ImageReaderSpec",
-    "IsCorrection",
-    "KlEstimator",
-    "KnowsAnswers",
-    "LearnOutcome",
-    "LearnRequest",
-    "Learner",
-    "Leaving",
-    "Logger",
-    "LossInputs",
-    "LossTerm",
-    "LrSchedule",
-    "MakesTasks",
-    "MatchedPairs",
-    "MemoryFitter",
-    "MemoryOptions",
-    "MemoryPlanner",
-    "Message",
-    "Metric",
-    "Metrics",
-    "ModelAdapter",
-    "NamedParameters",
-    "Normalizers",
-    "Objective",
-    "Observation",
-    "Observer",
-    "Optimizer",
-    "ParameterGroup",
-    "PartsTraining",
-    "Placement",
-    "PlansPlacement",
-    "PolicyLoss",
-    "PolicyObjective",
-    "PreferenceInputs",
-    "PreferenceLoss",
-    "PreferenceObjective",
-    "PreferenceResult",
-    "PreferenceTerm",
-    "PreparingLoss",
-    "Preset",
-    "ProcessLayout",
-    "PromptResult",
-    "PromptSampler",
-    "PromptSet",
-    "RankingObjective",
-    "Renderer",
-    "Reward",
-    "RewardBatch",
-    "RewardRequest",
-    "RewardResult",
-    "RewardShaper",
-    "RewardSpec",
-    "RewardsEpisodes",
-    "RoleHandle",
-    "RoleSpec",
-    "RolloutContext",
-    "RolloutExecutor",
-    "RolloutInfo",
-    "RolloutSample",
-    "RolloutSpec",
-    "RunInfo",
-    "RunResult",
-    "Runtime",
-    "RuntimeSpec",
-    "SampleFilter",
-    "SampleTokens",
-    "SamplingParams",
-    "ScalesRates",
-    "SchedulePoint",
-    "ScheduleSpec",
-    "SharesBase",
-    "SleepAdvice",
-    "Statistic",
-    "StepColumns",
-    "StepLabelObjective",
-    "StepOutcome",
-    "StepPlan",
-    "StepResult",
-    "Stop",
-    "Suitability",
-    "Task",
-    "TokenColumns",
-    "TokenLoss",
-    "Tokens",
-    "ToolCall",
-    "TopTokens",
-    "TrainBackend",
-    "TrainBatch",
-    "Trajectory",
-    "TrajectoryColumns",
-    "Turn",
-    "TurnSampling",
-    "Uid",
-    "Undoes",
-    "ValueObjective",
-    "VisionModel",
-    "VisionSpec",
-    "Vocabulary",
-    "WeightSource",
-    "WeightSync",
-    "WeightWay",
-    "is_falling",
-    "manifest_of",
-    "merge_metrics",
-    "metric_values",
-    "norm_parameters",
-    "preset_component",
-    "value_at",
-]
+from ..observer import EndRun as EndRun
+from ..observer import Observer as Observer
+from ..observer import RolloutSample as RolloutSample
+from ..observer import RunInfo as RunInfo
+from ..observer import RunResult as RunResult
+from .advantage import AdvantageEstimator as AdvantageEstimator
+from .advantage import Advantages as Advantages
+from .advantage import RewardBatch as RewardBatch
+from .backend import MARGIN as MARGIN
+from .backend import PREPARED as PREPARED
+from .backend import ROW_WEIGHTS as ROW_WEIGHTS
+from .backend import Aggregation as Aggregation
+from .backend import Leaving as Leaving
+from .backend import LossTerm as LossTerm
+from .backend import Normalizers as Normalizers
+from .backend import Objective as Objective
+from .backend import PolicyObjective as PolicyObjective
+from .backend import PreferenceObjective as PreferenceObjective
+from .backend import PreferenceTerm as PreferenceTerm
+from .backend import RankingObjective as RankingObjective
+from .backend import RoleSpec as RoleSpec
+from .backend import ScheduleSpec as ScheduleSpec
+from .backend import SharesBase as SharesBase
+from .backend import Statistic as Statistic
+from .backend import StepLabelObjective as StepLabelObjective
+from .backend import StepOutcome as StepOutcome
+from .backend import StepPlan as StepPlan
+from .backend import TopTokens as TopTokens
+from .backend import TrainBackend as TrainBackend
+from .backend import TrainBatch as TrainBatch
+from .backend import Undoes as Undoes
+from .backend import ValueObjective as ValueObjective
+from .correction import Correction as Correction
+from .correction import IsCorrection as IsCorrection
+from .data.sampler import DrawRequest as DrawRequest
+from .data.sampler import PromptResult as PromptResult
+from .data.sampler import PromptSampler as PromptSampler
+from .data.sampler import PromptSet as PromptSet
+from .data.source import DataSource as DataSource
+from .engine import Accelerator as Accelerator
+from .engine import ChoiceSetting as ChoiceSetting
+from .engine import Completion as Completion
+from .engine import Engine as Engine
+from .engine import EngineSpec as EngineSpec
+from .engine import GenerationRequest as GenerationRequest
+from .engine import SamplingParams as SamplingParams
+from .engine import Suitability as Suitability
+from .engine import WeightSource as WeightSource
+from .engine import WeightSync as WeightSync
+from .environment import Action as Action
+from .environment import Environment as Environment
+from .environment import EnvironmentKind as EnvironmentKind
+from .environment import EnvironmentManifest as EnvironmentManifest
+from .environment import EpisodeEnd as EpisodeEnd
+from .environment import KnowsAnswers as KnowsAnswers
+from .environment import MakesTasks as MakesTasks
+from .environment import Observation as Observation
+from .environment import RewardsEpisodes as RewardsEpisodes
+from .environment import StepResult as StepResult
+from .environment import ToolCall as ToolCall
+from .environment import TurnSampling as TurnSampling
+from .environment import manifest_of as manifest_of
+from .executor import Answer as Answer
+from .executor import ChatContinuation as ChatContinuation
+from .executor import ControlWordUse as ControlWordUse
+from .executor import FinishedGroup as FinishedGroup
+from .executor import Generator as Generator
+from .executor import GroupPlayer as GroupPlayer
+from .executor import GroupSettings as GroupSettings
+from .executor import Renderer as Renderer
+from .executor import RolloutContext as RolloutContext
+from .executor import RolloutExecutor as RolloutExecutor
+from .functions.eval_metric import EvalEpisodes as EvalEpisodes
+from .functions.eval_metric import EvalMetric as EvalMetric
+from .functions.eval_metric import is_falling as is_falling
+from .functions.kl import KlEstimator as KlEstimator
+from .functions.schedule import LrSchedule as LrSchedule
+from .functions.schedule import SchedulePoint as SchedulePoint
+from .layout import ENGINE as ENGINE
+from .layout import ROLLOUT as ROLLOUT
+from .layout import Colocation as Colocation
+from .layout import ProcessLayout as ProcessLayout
+from .layout import WeightWay as WeightWay
+from .learner import Learner as Learner
+from .learner import LearnOutcome as LearnOutcome
+from .learner import LearnRequest as LearnRequest
+from .logger import Logger as Logger
+from .loss import LossInputs as LossInputs
+from .loss import PolicyLoss as PolicyLoss
+from .loss import PreparingLoss as PreparingLoss
+from .loss import StepColumns as StepColumns
+from .loss import TokenLoss as TokenLoss
+from .model_adapter import ModelAdapter as ModelAdapter
+from .model_adapter import ScalesRates as ScalesRates
+from .optimizer import NamedParameters as NamedParameters
+from .optimizer import Optimizer as Optimizer
+from .optimizer import ParameterGroup as ParameterGroup
+from .optimizer import norm_parameters as norm_parameters
+from .preference import MATCHED as MATCHED
+from .preference import AnswerLogprobs as AnswerLogprobs
+from .preference import MatchedPairs as MatchedPairs
+from .preference import PreferenceInputs as PreferenceInputs
+from .preference import PreferenceLoss as PreferenceLoss
+from .preference import PreferenceResult as PreferenceResult
+from .preset import Preset as Preset
+from .preset import preset_component as preset_component
+from .reward import Reward as Reward
+from .reward import RewardRequest as RewardRequest
+from .reward import RewardResult as RewardResult
+from .reward import RewardShaper as RewardShaper
+from .reward import RolloutInfo as RolloutInfo
+from .reward import SampleFilter as SampleFilter
+from .runtime import EnvironmentSpec as EnvironmentSpec
+from .runtime import MemoryFitter as MemoryFitter
+from .runtime import MemoryOptions as MemoryOptions
+from .runtime import MemoryPlanner as MemoryPlanner
+from .runtime import Placement as Placement
+from .runtime import PlansPlacement as PlansPlacement
+from .runtime import RewardSpec as RewardSpec
+from .runtime import RoleHandle as RoleHandle
+from .runtime import RolloutSpec as RolloutSpec
+from .runtime import Runtime as Runtime
+from .runtime import RuntimeSpec as RuntimeSpec
+from .runtime import SleepAdvice as SleepAdvice
 
 
 def __getattr__(name: str) -> Any:

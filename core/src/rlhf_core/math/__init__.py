@@ -7,65 +7,38 @@ Axes: ``B`` sequences, ``A`` action tokens, ``K`` turns. Prompt and environment 
 from typing import Any
 
 from ..moved import moved_name
-from .entropy import adapted_entropy_coef
-from .groups import (
-    group_mean,
-    group_size,
-    group_std,
-    group_top_two,
-    group_weighted_mean,
-    leave_one_out_mean,
-)
-from .kl import MAX_KL_ESTIMATE, adapted_kl_coef, kl_estimate, unbiased_kl
-from .masked import aggregate, masked_mean, masked_sum, masked_var, pad_columns, unpad, whiten
-from .policy_gradient import weighted_reinforce
-from .ratios import MAX_LOG_RATIO, mismatch_metrics, token_log_ratios
-from .returns import reward_to_go
-from .schedule import lr_factor
-from .sequences import credited_to_own_token, row_mean
-from .turns import (
-    advantages_at_tokens,
-    num_turns,
-    remaining_rewards,
-    rewards_by_turn,
-    token_advantages,
-)
-from .value import value_loss
-
-__all__ = [
-    "MAX_KL_ESTIMATE",
-    "MAX_LOG_RATIO",
-    "adapted_entropy_coef",
-    "adapted_kl_coef",
-    "advantages_at_tokens",
-    "aggregate",
-    "credited_to_own_token",
-    "group_mean",
-    "group_size",
-    "group_std",
-    "group_top_two",
-    "group_weighted_mean",
-    "kl_estimate",
-    "leave_one_out_mean",
-    "lr_factor",
-    "masked_mean",
-    "masked_sum",
-    "masked_var",
-    "mismatch_metrics",
-    "num_turns",
-    "pad_columns",
-    "remaining_rewards",
-    "reward_to_go",
-    "rewards_by_turn",
-    "row_mean",
-    "token_advantages",
-    "token_log_ratios",
-    "unbiased_kl",
-    "unpad",
-    "value_loss",
-    "weighted_reinforce",
-    "whiten",
-]
+from .entropy import adapted_entropy_coef as adapted_entropy_coef
+from .groups import group_mean as group_mean
+from .groups import group_size as group_size
+from .groups import group_std as group_std
+from .groups import group_top_two as group_top_two
+from .groups import group_weighted_mean as group_weighted_mean
+from .groups import leave_one_out_mean as leave_one_out_mean
+from .kl import MAX_KL_ESTIMATE as MAX_KL_ESTIMATE
+from .kl import adapted_kl_coef as adapted_kl_coef
+from .kl import kl_estimate as kl_estimate
+from .kl import unbiased_kl as unbiased_kl
+from .masked import aggregate as aggregate
+from .masked import masked_mean as masked_mean
+from .masked import masked_sum as masked_sum
+from .masked import masked_var as masked_var
+from .masked import pad_columns as pad_columns
+from .masked import unpad as unpad
+from .masked import whiten as whiten
+from .policy_gradient import weighted_reinforce as weighted_reinforce
+from .ratios import MAX_LOG_RATIO as MAX_LOG_RATIO
+from .ratios import mismatch_metrics as mismatch_metrics
+from .ratios import token_log_ratios as token_log_ratios
+from .returns import reward_to_go as reward_to_go
+from .schedule import lr_factor as lr_factor
+from .sequences import credited_to_own_token as credited_to_own_token
+from .sequences import row_mean as row_mean
+from .turns import advantages_at_tokens as advantages_at_tokens
+from .turns import num_turns as num_turns
+from .turns import remaining_rewards as remaining_rewards
+from .turns import rewards_by_turn as rewards_by_turn
+from .turns import token_advantages as token_advantages
+from .value import value_loss as value_loss
 
 
 def __getattr__(name: str) -> Any:

@@ -148,11 +148,7 @@ def _is_place(part: Mapping[str, Any]) -> bool:
 
 
 def _fitted(images: Sequence[Any], places: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return the image of each place: in their order, or by the numbers that all of the places have.
-
-    Raises:
-        MediaProblem: there are more or fewer images than places, or numbers that are none of the images'.
-    """
+    """Return the image of each place: in their order, or by the numbers that all of the places have."""
     numbers = [part.get(INDEX) for part in places]
     if any(number is not None for number in numbers):
         if any(type(number) is not int for number in numbers) or (

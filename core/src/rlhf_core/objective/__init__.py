@@ -17,55 +17,29 @@ Axes: ``B`` rows of a micro-batch, ``A`` actions of its longest row, ``M`` actio
 the teacher finds most probable.
 """
 
-from ..batch.metric import mean_metric, read_metrics
-from .built import (
-    BuiltActionObjective,
-    BuiltObjective,
-    BuiltScoreObjective,
-    BuiltValueObjective,
-    build_objective,
-    rows_per_unit,
-)
-from .columns import ActionColumns, ActionGrid, ActionScores, on_device
-from .policy import (
-    BuiltPolicyObjective,
-    BuiltTerm,
-    HearLosses,
-    PolicyComponents,
-    policy_objective,
-    supervised_objective,
-)
-from .preference import preference_objective
-from .preference_sum import PreferenceSum, WeightedPreferenceLoss
-from .ranking import centering_penalty, ranking_loss, ranking_objective
-from .step_labels import step_label_objective
-from .value import value_objective
-
-__all__ = [
-    "ActionColumns",
-    "ActionGrid",
-    "ActionScores",
-    "BuiltActionObjective",
-    "BuiltObjective",
-    "BuiltPolicyObjective",
-    "BuiltScoreObjective",
-    "BuiltTerm",
-    "BuiltValueObjective",
-    "HearLosses",
-    "PolicyComponents",
-    "PreferenceSum",
-    "WeightedPreferenceLoss",
-    "build_objective",
-    "centering_penalty",
-    "mean_metric",
-    "on_device",
-    "policy_objective",
-    "preference_objective",
-    "ranking_loss",
-    "ranking_objective",
-    "read_metrics",
-    "rows_per_unit",
-    "step_label_objective",
-    "supervised_objective",
-    "value_objective",
-]
+from ..batch.metric import mean_metric as mean_metric
+from ..batch.metric import read_metrics as read_metrics
+from .built import BuiltActionObjective as BuiltActionObjective
+from .built import BuiltObjective as BuiltObjective
+from .built import BuiltScoreObjective as BuiltScoreObjective
+from .built import BuiltValueObjective as BuiltValueObjective
+from .built import build_objective as build_objective
+from .built import rows_per_unit as rows_per_unit
+from .columns import ActionColumns as ActionColumns
+from .columns import ActionGrid as ActionGrid
+from .columns import ActionScores as ActionScores
+from .columns import on_device as on_device
+from .policy import BuiltPolicyObjective as BuiltPolicyObjective
+from .policy import BuiltTerm as BuiltTerm
+from .policy import HearLosses as HearLosses
+from .policy import PolicyComponents as PolicyComponents
+from .policy import policy_objective as policy_objective
+from .policy import supervised_objective as supervised_objective
+from .preference import preference_objective as preference_objective
+from .preference_sum import PreferenceSum as PreferenceSum
+from .preference_sum import WeightedPreferenceLoss as WeightedPreferenceLoss
+from .ranking import centering_penalty as centering_penalty
+from .ranking import ranking_loss as ranking_loss
+from .ranking import ranking_objective as ranking_objective
+from .step_labels import step_label_objective as step_label_objective
+from .value import value_objective as value_objective

@@ -131,11 +131,7 @@ class Countdown:
         """Do nothing, since the environment holds nothing."""
 
     def _checked(self, text: str) -> Expression:
-        """Return the answer's expression.
-
-        Raises:
-            ValueError: there is none, or it uses the numbers wrongly.
-        """
+        """Return the answer's expression."""
         expression = parse(_answer(text) if self._config.style == "chat" else text)
         too_many = Counter(expression.numbers) - Counter(self._numbers)
         if too_many:
@@ -154,11 +150,7 @@ class Countdown:
 
 
 def _answer(text: str) -> str:
-    """Return what stands in the last pair of marks.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return what stands in the last pair of marks."""
     before, mark, _ = text.rpartition(_CLOSE)
     _, opened, answer = before.rpartition(_OPEN)
     if not (mark and opened):

@@ -52,11 +52,7 @@ def _check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plug
 
 
 def _check_sleep(run: RunConfig, labels: Labels) -> None:
-    """Refuse a ``runtime.sleep`` that has the engine sleep where generation runs beside training.
-
-    Raises:
-        ConfigError: names both options and a way out.
-    """
+    """Refuse a ``runtime.sleep`` that has the engine sleep where generation runs beside training."""
     sleep = run.runtime.sleep
     if sleep not in ("auto", "never") and run.rollout.max_staleness:
         raise ConfigError(

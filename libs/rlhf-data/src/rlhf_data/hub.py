@@ -114,11 +114,7 @@ def _say_asked(spec: str) -> None:
 # Errors are not kept for long: the network may be there when a notebook asks again.
 @lru_cache
 def _ask(endpoint: str) -> None:
-    """Send one request; each answer will do, within the time that the client takes for one.
-
-    Raises:
-        ConnectionError: there is no connection, or no answer.
-    """
+    """Send one request; each answer will do, within the time that the client takes for one."""
     when, reason = _failed.get(endpoint, (0.0, ""))
     if reason and time.monotonic() - when < _FAILED_S:
         raise ConnectionError(reason)

@@ -323,11 +323,7 @@ def _check_template(template: str) -> None:
 
 
 def _fields(template: str) -> tuple[str, ...]:
-    """Return the names of the columns in a format string.
-
-    Raises:
-        ValueError: the string is malformed, or reaches into an object's attributes.
-    """
+    """Return the names of the columns in a format string."""
     names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
     columns = []
     for name in names:

@@ -349,11 +349,7 @@ class _Reader:
         self._total += int(wanted.sum())
 
     def parts(self, *, compact: bool = False) -> list[TaskSetPart]:
-        """Return one part for each source; ``compact`` numbers the tasks from 0 without gaps.
-
-        Raises:
-            DataError: rows are bad (with ``on_bad_row = fail``), or a source has no usable row left.
-        """
+        """Return one part for each source; ``compact`` numbers the tasks from 0 without gaps."""
         bad = [row for read in self._read for row in read.prompts.bad]
         if bad and (self._data.on_bad_row == "fail" or len(bad) == self._total):
             model = getattr(self._renderer.tokenizer, "name_or_path", "") or None

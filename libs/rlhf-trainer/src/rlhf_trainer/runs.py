@@ -5,54 +5,33 @@ A command describes its options as an ``OptionTree`` (``rlhf_config``) and its s
 Importing this module imports torch.
 """
 
-from rlhf_core.batch.metric import metric_values
-from rlhf_core.media.reader import ImageReader
-from rlhf_core.rng import generator_of, seed_of
-from rlhf_core.storage.faults import fault_point
-from rlhf_core.storage.run_folder import RunFolder
-from rlhf_data.mixing import epoch_counts, epoch_order
+from rlhf_core.batch.metric import metric_values as metric_values
+from rlhf_core.media.reader import ImageReader as ImageReader
+from rlhf_core.rng import generator_of as generator_of
+from rlhf_core.rng import seed_of as seed_of
+from rlhf_core.storage.faults import fault_point as fault_point
+from rlhf_core.storage.run_folder import RunFolder as RunFolder
+from rlhf_data.mixing import epoch_counts as epoch_counts
+from rlhf_data.mixing import epoch_order as epoch_order
 
-from .durable.records import RecordFile
-from .learning.minibatches import count_skipped, normalizers_of
-from .learning.schedules import schedule_of
-from .loop.control import Control
-from .loop.course import Course, Export, Exportable, FinishedStep, OwnRecord, RunKind
-from .loop.driver import drive
-from .loop.old_objects import OldObjects
-from .loop.restore import restore_roles
-from .loop.resume import ResumePoint, ResumeRules
-from .loop.state import RatedState, RunState
-from .rollouts.images import image_reader, vision_spec
-from .rollouts.reports import images_entry
-
-__all__ = [
-    "Control",
-    "Course",
-    "Export",
-    "Exportable",
-    "FinishedStep",
-    "ImageReader",
-    "OldObjects",
-    "OwnRecord",
-    "RatedState",
-    "RecordFile",
-    "ResumePoint",
-    "ResumeRules",
-    "RunFolder",
-    "RunKind",
-    "RunState",
-    "count_skipped",
-    "drive",
-    "epoch_counts",
-    "epoch_order",
-    "fault_point",
-    "generator_of",
-    "image_reader",
-    "images_entry",
-    "metric_values",
-    "normalizers_of",
-    "restore_roles",
-    "schedule_of",
-    "seed_of",
-    "vision_spec",
-]
+from .durable.records import RecordFile as RecordFile
+from .learning.minibatches import count_skipped as count_skipped
+from .learning.minibatches import normalizers_of as normalizers_of
+from .learning.schedules import schedule_of as schedule_of
+from .loop.control import Control as Control
+from .loop.course import Course as Course
+from .loop.course import Export as Export
+from .loop.course import Exportable as Exportable
+from .loop.course import FinishedStep as FinishedStep
+from .loop.course import OwnRecord as OwnRecord
+from .loop.course import RunKind as RunKind
+from .loop.driver import drive as drive
+from .loop.old_objects import OldObjects as OldObjects
+from .loop.restore import restore_roles as restore_roles
+from .loop.resume import ResumePoint as ResumePoint
+from .loop.resume import ResumeRules as ResumeRules
+from .loop.state import RatedState as RatedState
+from .loop.state import RunState as RunState
+from .rollouts.images import image_reader as image_reader
+from .rollouts.images import vision_spec as vision_spec
+from .rollouts.reports import images_entry as images_entry

@@ -179,11 +179,7 @@ class Routes:
             self._session.num_ignored += 1
 
     def _with_effort(self, wanted: ModelRequest, body: Mapping[str, Any]) -> ModelRequest:
-        """Return a request with the effort that a client asks for, where the chat template reads one.
-
-        Raises:
-            RequestProblem: it reads none, and the run does not leave such fields aside.
-        """
+        """Return a request with the effort that a client asks for, where the chat template reads one."""
         effort = effort_of(body)
         if effort is None or wanted.prompt is not None:
             return wanted

@@ -125,22 +125,14 @@ def _export(path: Path, contents: Contents) -> None:
 
 
 def _require_replaceable(path: Path) -> None:
-    """Refuse to write over something that is no page.
-
-    Raises:
-        ConfigError: it is none, or the folder is not there.
-    """
+    """Refuse to write over something that is no page."""
     problem = why_not_replaceable(path, _START, "page")
     if problem is not None:
         raise ConfigError(f"--export {path}: {problem}", code="output/not-exported")
 
 
 def _wanted(text: str | None) -> Callable[[int], bool]:
-    """Return whether a step is in a list such as ``1,10,100-200``; None is a list of all.
-
-    Raises:
-        ConfigError: it is no such list.
-    """
+    """Return whether a step is in a list such as ``1,10,100-200``; None is a list of all."""
     if text is None:
         return lambda step: True
     spans = []

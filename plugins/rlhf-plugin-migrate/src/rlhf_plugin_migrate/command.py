@@ -160,11 +160,7 @@ def _jobs_of_file(own: argparse.Namespace, path: str, variables: dict[str, str])
 
 
 def _refuse_unread(own: argparse.Namespace, what: str) -> None:
-    """Refuse variables where no shell script is read.
-
-    Raises:
-        ConfigError: the input has no variables.
-    """
+    """Refuse variables where no shell script is read."""
     if own.set:
         raise ConfigError(
             f"--set {own.set[0]}: gives a variable of a shell script its value, and the input is {what}; leave --set "
@@ -205,11 +201,7 @@ def _adapter(output: Path | None) -> str:
 
 
 def _write(done: Sequence[Migration], outputs: Sequence[Path | None]) -> None:
-    """Write all files, or none if one of them is there already, and print the reports.
-
-    Raises:
-        ConfigError: a file is there already or cannot be written.
-    """
+    """Write all files, or none if one of them is there already, and print the reports."""
     texts: dict[Path, str] = {}
     for each, output in zip(done, outputs, strict=True):
         if output is not None:

@@ -95,11 +95,7 @@ def _workload(planned: PlannedRun, prompt: int | None, response: int | None) -> 
 
 
 def _spread(workload: Workload, planned: PlannedRun, own: argparse.Namespace) -> Workload:
-    """Return the workload with responses of different lengths.
-
-    Raises:
-        ConfigError: there is no such distribution, or a length is not given.
-    """
+    """Return the workload with responses of different lengths."""
     spread: float = own.response_spread
     if not 0 < spread <= _WIDEST:
         raise ConfigError(
@@ -124,11 +120,7 @@ def _spread(workload: Workload, planned: PlannedRun, own: argparse.Namespace) ->
 def _image_tokens(
     planned: PlannedRun, policy: ModelShape, workload: Workload, given: int | None
 ) -> int:
-    """Return the number of tokens of each prompt that stand for its image.
-
-    Raises:
-        ConfigError: the given number is none that a prompt can have, or the run's model reads text alone.
-    """
+    """Return the number of tokens of each prompt that stand for its image."""
     reader = bool(planned.selections.get("model.vision"))
     sees = reader and (policy.tower_parameters > 0 or policy.missing is not None)
     if given is None and planned.run.data.image_key == "":

@@ -370,11 +370,7 @@ def _say_idle(layout: ProcessLayout, gpus: float) -> None:
 
 
 def _require_ranks_fit(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plugins) -> None:
-    """Refuse several ranks of a backend that trains in one process only.
-
-    Raises:
-        ConfigError: names the role and the backend.
-    """
+    """Refuse several ranks of a backend that trains in one process only."""
     backend = plugins.get(spec.backend.kind, spec.backend.name)
     many = [f"runtime.ray.ranks.{role} = {num}" for role, num in config.ranks.items() if num > 1]
     if config.gpus is not None and config.gpus > 1 and not set(spec.roles) <= set(config.ranks):

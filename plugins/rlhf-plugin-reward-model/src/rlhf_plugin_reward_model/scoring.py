@@ -107,11 +107,7 @@ class Scorer:
         return results
 
     def _fitted(self, ids: TokenIds) -> TokenIds:
-        """Return the sequence, cut to the longest length if ``overlong`` allows this.
-
-        Raises:
-            RewardError: the sequence is empty or too long, or has a token that the model does not know.
-        """
+        """Return the sequence, cut to the longest length if ``overlong`` allows this."""
         if not ids:
             raise RewardError(
                 "an empty sequence; expected at least one token", code="reward-model/empty"

@@ -142,11 +142,7 @@ class SeeingScorer:
 
 
 def _family(options: RewardModelConfig, vision: str) -> VisionFamily:
-    """Return what the model needs to read images.
-
-    Raises:
-        ConfigError: no installed component has the name, it is not made for torch, or the model reads no images.
-    """
+    """Return what the model needs to read images."""
     plugins = load(component=vision)
     registered = plugins.get("rlhf_vision_models", vision)
     component: TorchVision = registered.build(registered.validate({}))
@@ -165,11 +161,7 @@ def _family(options: RewardModelConfig, vision: str) -> VisionFamily:
 
 
 def _head(options: RewardModelConfig, model: PreTrainedModel) -> nn.Linear:
-    """Return the head that is saved with the model, a linear map D -> 1 in float32.
-
-    Raises:
-        ConfigError: there is none, or one of another shape.
-    """
+    """Return the head that is saved with the model, a linear map D -> 1 in float32."""
     weight = saved_head(options.path, model.config, options.head)
     width = int(model.config.get_text_config().hidden_size)
     if weight is None or weight.shape != (1, width):

@@ -380,9 +380,6 @@ class VllmEngine:
         """Drop what older weights computed, keys, values and features of images, and note each request's tokens so far.
 
         vLLM computes all of it again for paused requests.
-
-        Raises:
-            RolloutError: vLLM kept keys and values.
         """
         for name, count in compat.tokens_so_far(self._llm).items():
             if name in self._versions:

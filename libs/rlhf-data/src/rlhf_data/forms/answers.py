@@ -146,11 +146,7 @@ def chat_completion(row: Row) -> Row:
 
 
 def _asked_and_said(row: Row) -> tuple[list[Any], list[Any]]:
-    """Return the messages of the prompt, and those of the answer, which may have the prompt before them again.
-
-    Raises:
-        RowProblem: as from ``chat_completion``.
-    """
+    """Return the messages of the prompt, and those of the answer, which may have the prompt before them again."""
     name = _chat_answer(row)
     prompt, answer = row.get(PROMPT), as_turns(row.get(name))
     if isinstance(prompt, str):

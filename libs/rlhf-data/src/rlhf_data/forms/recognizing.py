@@ -219,11 +219,7 @@ def _names(form: DataForm, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _usable(form: DataForm, kinds: Sequence[RowKind], spec: str | None) -> DataForm:
-    """Return a form that the user named.
-
-    Raises:
-        DataError: it is of no use here.
-    """
+    """Return a form that the user named."""
     if form.kind in kinds or (RowKind.PROMPTS in kinds and form.prompt is not None):
         return form
     raise DataError(
@@ -236,11 +232,7 @@ def _usable(form: DataForm, kinds: Sequence[RowKind], spec: str | None) -> DataF
 def _refuse_others(
     rows: Sequence[Row], kinds: Sequence[RowKind], place: str, spec: str | None
 ) -> None:
-    """Refuse rows that something else learns from. Rows that lack a column alone are left to those who read it.
-
-    Raises:
-        DataError: the rows are of such a form.
-    """
+    """Refuse rows that something else learns from. Rows that lack a column alone are left to those who read it."""
     form = _recognized(rows, {}, [kind for kind in RowKind if kind not in kinds])
     if form is None or any(form.is_part_of(one) for one in FORMS if one.kind in kinds):
         return

@@ -189,11 +189,7 @@ def pair_conversations(
 
 
 def _check_prompt_inside(row: Row, names: PairColumns, both: Sequence[Sequence[Message]]) -> None:
-    """Refuse a prompt of text beside whole conversations that begin with other words: nothing would read it.
-
-    Raises:
-        RowProblem: the prompt says something that is not in them.
-    """
+    """Refuse a prompt of text beside whole conversations that begin with other words: nothing would read it."""
     prompt = row.get(names.prompt_key)
     if not isinstance(prompt, str) or any(references_in(one) for one in both):
         return

@@ -113,11 +113,7 @@ def without_weights(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _is_learned(message: Message, index: int) -> bool | None:
-    """Return what a message says of itself; None: nothing.
-
-    Raises:
-        RowProblem: it says something else than yes or no, or both.
-    """
+    """Return what a message says of itself; None: nothing."""
     said = {key: message[key] for key in LEARNED_FIELDS if key in message}
     for key, value in said.items():
         # True and 1.0 are 1 for Python; a table may have made numbers of either.

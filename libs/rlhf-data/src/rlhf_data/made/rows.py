@@ -150,11 +150,7 @@ def made_rows(read: Callable[[], Iterable[Row]], where: str, limit: int | None =
 
 
 def _checked(row: Any, where: str, number: int) -> Row:
-    """Return a row if it is one.
-
-    Raises:
-        DataError: it is no mapping from names to values, or its key is neither text nor a whole number.
-    """
+    """Return a row if it is one."""
     if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
         raise DataError(
             f"{where}, task {number}: expected a row, a mapping from names to values; got {_shown(row)}",
@@ -182,9 +178,6 @@ def _guarded(where: str, read: Any, passed: type[Exception] = RLHFError) -> Any:
 
     Args:
         passed: type of exceptions that stay as they are, besides errors of this project.
-
-    Raises:
-        DataError: it raised another exception.
     """
     try:
         return read()

@@ -12,19 +12,13 @@ Without pytest: ``run_checks``, or ``rlhf check mine``. A check gives a componen
 declares to need. docs/conformance.md lists all checks.
 """
 
-from .registry import CHECKED_HOOKS, applying, checks_of, has_required_options, run_checks
-from .subject import Check, CheckOutcome, Subject, subject
-from .with_pytest import parametrize_checks
-
-__all__ = [
-    "CHECKED_HOOKS",
-    "Check",
-    "CheckOutcome",
-    "Subject",
-    "applying",
-    "checks_of",
-    "has_required_options",
-    "parametrize_checks",
-    "run_checks",
-    "subject",
-]
+from .registry import CHECKED_HOOKS as CHECKED_HOOKS
+from .registry import applying as applying
+from .registry import checks_of as checks_of
+from .registry import has_required_options as has_required_options
+from .registry import run_checks as run_checks
+from .subject import Check as Check
+from .subject import CheckOutcome as CheckOutcome
+from .subject import Subject as Subject
+from .subject import subject as subject
+from .with_pytest import parametrize_checks as parametrize_checks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,20 +40,14 @@ class _Routers:
         self.given: Tensor | None = None
         """(T, L, k); -1: the router chooses."""
         for layer, block in enumerate(plain.model.model.layers):
-            block.mlp.gate.register_forward_hook(_Hook(self, layer))
+            block.mlp.gate.register_forward_hook(partial(self._route, layer))
 
-
-class _Hook:
-    def __init__(self, routers: _Routers, layer: int) -> None:
-        self._routers, self._layer = routers, layer
-
-    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Any:
+    def _route(self, layer: int, module: nn.Module, inputs: Any, output: Any) -> Any:
         logits, weights, experts = output
-        routers = self._routers
-        routers.chosen.append(experts)
-        if routers.given is None:
+        self.chosen.append(experts)
+        if self.given is None:
             return None
-        given = routers.given[:, self._layer]
+        given = self.given[:, layer]
         given = torch.where(given < 0, experts, given)
         taken = F.softmax(logits.float(), dim=-1).gather(1, given)
         if module.norm_topk_prob:

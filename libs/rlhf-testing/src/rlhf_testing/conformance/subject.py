@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -102,6 +103,24 @@ class Check:
 
     def __call__(self, subject: Subject) -> str | None:
         return self.run(subject)
+
+
+def traits(
+    applies: Callable[[Subject], bool] = _always, **others: Any
+) -> Callable[[Callable[[Subject], str | None]], Check]:
+    """Return a decorator for the function of a check with traits that most checks do not have, see ``Check``."""
+    return lambda run: Check(run, applies, **others)
+
+
+def checks_in(*modules: str) -> tuple[Check, ...]:
+    """Return the checks that modules define, in order: their functions that are called ``check_...``."""
+    found = [
+        each if isinstance(each, Check) else Check(each)
+        for module in modules
+        for name, each in vars(sys.modules[module]).items()
+        if name.startswith("check_")
+    ]
+    return tuple(check for check in found if check.run.__module__ in modules)
 
 
 Status = Literal["ok", "FAILED", "expected", "differs"]

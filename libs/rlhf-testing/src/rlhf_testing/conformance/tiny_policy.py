@@ -128,18 +128,11 @@ class PolicyGradient:
         return TokenLoss(loss=-inputs.advantages * ratio)
 
 
-class HalfWeights:
+def half_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, action_mask: Tensor) -> Correction:
     """Correction with weight 0.5 everywhere, which drops the first action of each row."""
-
-    def __init__(self, config: Config) -> None:
-        del config
-
-    def __call__(
-        self, old_logprobs: Tensor, rollout_logprobs: Tensor, action_mask: Tensor
-    ) -> Correction:
-        keep = action_mask.clone()
-        keep[:, 0] = False
-        return Correction(weights=torch.full_like(old_logprobs, 0.5), keep=keep)
+    keep = action_mask.clone()
+    keep[:, 0] = False
+    return Correction(weights=torch.full_like(old_logprobs, 0.5), keep=keep)
 
 
 def log_ratio_kl(log_ratio: Tensor) -> Tensor:
@@ -203,8 +196,8 @@ def plain_plugins(loss: PolicyGradient | None = None) -> Plugins:
     plugins = empty()
     held = loss or PolicyGradient(Config())
     for ref, factory in (
-        (LOSS, lambda config: held),
-        (CORRECTION, HalfWeights),
+        (LOSS, _giving(held)),
+        (CORRECTION, _giving(half_weights)),
         *((ref, _giving(estimator)) for ref, estimator in KL_ESTIMATORS),
         (SGD, PlainSgd),
         (ADAMW, PlainAdamW),
@@ -214,8 +207,8 @@ def plain_plugins(loss: PolicyGradient | None = None) -> Plugins:
     return plugins
 
 
-def _giving(estimator: KlEstimator) -> Callable[[Config], KlEstimator]:
-    return lambda config: estimator
+def _giving(component: Any) -> Callable[[Config], Any]:
+    return lambda config: component
 
 
 def rollouts() -> TrajectoryColumns:

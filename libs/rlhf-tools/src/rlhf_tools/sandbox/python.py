@@ -202,11 +202,7 @@ async def _output(stream: asyncio.StreamReader, most: int) -> tuple[bytes, bool]
 
 
 def _report(text: bytes) -> dict[str, Any]:
-    """Return the supervisor's report.
-
-    Raises:
-        RolloutError: there is none, or it says that the sandbox could not be built.
-    """
+    """Return the supervisor's report."""
     try:
         reports = [json.loads(line) for line in text.splitlines()]
     except ValueError:

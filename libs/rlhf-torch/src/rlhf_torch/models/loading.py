@@ -241,11 +241,7 @@ def _is_reward_model(path: str) -> str:
 
 
 def _refuse_without_its_tower(path: str, model: PreTrainedModel, trust_remote_code: bool) -> None:
-    """Refuse an image-text model of which Transformers has loaded the text model alone.
-
-    Raises:
-        ConfigError: the folder's configuration has a vision tower, and the model has none.
-    """
+    """Refuse an image-text model of which Transformers has loaded the text model alone."""
     if reads_images(model.config):
         return
     config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)

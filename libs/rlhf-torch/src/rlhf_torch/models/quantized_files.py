@@ -207,11 +207,7 @@ def _require_whole_blocks(
 
 
 def _tensors(path: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Yield name, dtype and shape of each tensor in a model's files; no tensor is read.
-
-    Raises:
-        ConfigError: a file cannot be read.
-    """
+    """Yield name, dtype and shape of each tensor in a model's files; no tensor is read."""
     for file in weight_files(path):
         try:
             with safe_open(str(file), framework="pt") as tensors:

@@ -127,11 +127,7 @@ def classifier_of(model: PreTrainedModel, names: Collection[str]) -> PreTrainedM
 
 
 def _classifier_of_one_label(model: PreTrainedModel) -> tuple[Any, PretrainedConfig]:
-    """Return the class of the family's sequence classifier, and its configuration.
-
-    Raises:
-        PluginError: the family has none.
-    """
+    """Return the class of the family's sequence classifier, and its configuration."""
     kind = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(model.config), None)
     if kind is None:
         raise PluginError(

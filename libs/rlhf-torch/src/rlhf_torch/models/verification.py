@@ -164,11 +164,7 @@ def _packed_logits(
 
 @contextmanager
 def _explained(lm: CausalLM, family: str) -> Iterator[None]:
-    """Return a context that explains why a forward pass fails.
-
-    Raises:
-        PluginError: the pass raised an error that is typical of models not made for a layout.
-    """
+    """Return a context that explains why a forward pass fails."""
     try:
         yield
     except (RuntimeError, TypeError, AttributeError, IndexError) as error:

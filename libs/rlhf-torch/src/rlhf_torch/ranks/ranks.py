@@ -166,11 +166,7 @@ def join(device: torch.device) -> Ranks:
 
 
 def _join_others(backend: str) -> None:
-    """Join the process group of the environment's ranks; nothing of ranks of one machine is open to its other users.
-
-    Raises:
-        ConfigError: another process has the meeting of this MASTER_PORT.
-    """
+    """Join the process group of the environment's ranks; nothing of ranks of one machine is open to its other users."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     # A launcher such as torchrun names the machine by an address that others reach, and its own store is open to them.

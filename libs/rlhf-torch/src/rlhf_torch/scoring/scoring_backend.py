@@ -211,11 +211,7 @@ class ScoringBackend:
         return self._open
 
     def _require_state(self) -> None:
-        """Raise if the state of training is out.
-
-        Raises:
-            PluginError: it is.
-        """
+        """Raise if the state of training is out."""
         if self._state_is_out:
             raise PluginError(
                 "the state of training is in host memory since offload; expected reload before other calls",
@@ -230,11 +226,7 @@ class ScoringBackend:
         )
 
     def _require_average(self) -> None:
-        """Raise if the role keeps no moving average.
-
-        Raises:
-            ConfigError: it keeps none.
-        """
+        """Raise if the role keeps no moving average."""
         if self._spec.objective is None or self._spec.ema_decay is None:
             raise ConfigError(
                 f"the {self._spec.role} keeps no moving average; set --actor.ema",

@@ -129,11 +129,7 @@ def replay(path: Path, *, num_bytes: int | None = None) -> Balance:
 
 
 def _record(line: bytes) -> dict[str, Any]:
-    """Return a line's record.
-
-    Raises:
-        ValueError: the line is no record of a ledger.
-    """
+    """Return a line's record."""
     record = parse_object(line)
     if record.get("event") not in (*EVENTS, RESUMED):
         raise ValueError(f"expected an event, one of {', '.join((*EVENTS, RESUMED))}")

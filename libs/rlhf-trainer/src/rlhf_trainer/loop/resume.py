@@ -220,9 +220,6 @@ def _compare(
 
     Args:
         renamed: the result of ``former_names``, which are no change.
-
-    Raises:
-        ConfigError: one of them is binding.
     """
     before = {key: _renamed(value, renamed) for key, value in _leaves(saved)}
     after = dict(_leaves(now))

@@ -20,8 +20,9 @@ from rlhf_core.contracts.reward import RewardRequest
 from rlhf_core.contracts.runtime import RolloutSpec
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.plugins import Plugins
-from rlhf_data.chat.template_kwargs import renderer_of
-from rlhf_guard.environments.chosen import Environments, label_of, open_environments
+from rlhf_data.chat.template_kwargs import renderer_of as renderer_of
+from rlhf_guard.environments.chosen import Environments, open_environments
+from rlhf_guard.environments.chosen import label_of as label_of
 from rlhf_guard.parts import NamedExecutor
 
 if TYPE_CHECKING:
@@ -29,17 +30,6 @@ if TYPE_CHECKING:
 
     Requests = Sequence[RewardRequest]
     Scores = Sequence[SampleScore]
-
-__all__ = [
-    "GroupRunner",
-    "QueuedRewards",
-    "Rewards",
-    "RolloutParts",
-    "label_of",
-    "open_rewards",
-    "open_rollouts",
-    "renderer_of",
-]
 
 
 @dataclass(frozen=True, slots=True)

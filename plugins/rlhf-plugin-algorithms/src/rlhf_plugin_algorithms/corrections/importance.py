@@ -211,9 +211,6 @@ def _divergence(
         p: the sampler's probability of each token.
         q: the trainer's.
         log_ratio: g, trainer minus sampler.
-
-    Raises:
-        ValueError: the gate is unknown.
     """
     log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     match gate:

@@ -169,11 +169,7 @@ def _tokens_of_any_number() -> Iterator[None]:
 
 @contextmanager
 def _compiling(role: str) -> Iterator[None]:
-    """Keep DeepSpeed's prints about a compilation off the terminal, and translate the compiler's errors.
-
-    Raises:
-        ConfigError: the layers cannot be one graph.
-    """
+    """Keep DeepSpeed's prints about a compilation off the terminal, and translate the compiler's errors."""
     from torch._dynamo.exc import TorchDynamoException
 
     try:

@@ -70,7 +70,7 @@ class FunctionAgent:
         self._is_coroutine = inspect.iscoroutinefunction(function) or (
             not inspect.isroutine(function) and inspect.iscoroutinefunction(type(function).__call__)
         )
-        self._loop: _LoopThread | None = None
+        self._loop: LoopThread | None = None
 
     async def play(self, context: AgentContext) -> AgentOutcome:
         """Return what the function says of the episode.
@@ -80,7 +80,7 @@ class FunctionAgent:
         """
         if self._is_coroutine:
             if self._loop is None:
-                self._loop = _LoopThread()
+                self._loop = LoopThread()
             running = self._loop.start(_settled(self._function, context))
         else:
             running = _in_thread(lambda: self._function(context), context.uid)
@@ -141,7 +141,7 @@ def _in_thread(call: Callable[[], Any], name: str) -> Future[Any]:
     return result
 
 
-class _LoopThread:
+class LoopThread:
     """An event loop in a thread of its own."""
 
     def __init__(self) -> None:

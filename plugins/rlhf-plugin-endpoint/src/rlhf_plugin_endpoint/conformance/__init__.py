@@ -5,18 +5,12 @@ record of what it read and wrote is the truth. ``scenarios`` play agents by plai
 the captured trace with the record, and ``running`` makes a report. ``ours`` is the adapter of this package.
 """
 
-from .adapter import CapturedRow, CapturedTrace, EndpointUnderTest, OpenEpisode
-from .policy import SampledAnswer, ScriptedPolicy
-from .running import ScenarioResult, report, run_scenarios
-
-__all__ = [
-    "CapturedRow",
-    "CapturedTrace",
-    "EndpointUnderTest",
-    "OpenEpisode",
-    "SampledAnswer",
-    "ScenarioResult",
-    "ScriptedPolicy",
-    "report",
-    "run_scenarios",
-]
+from .adapter import CapturedRow as CapturedRow
+from .adapter import CapturedTrace as CapturedTrace
+from .adapter import EndpointUnderTest as EndpointUnderTest
+from .adapter import OpenEpisode as OpenEpisode
+from .policy import SampledAnswer as SampledAnswer
+from .policy import ScriptedPolicy as ScriptedPolicy
+from .running import ScenarioResult as ScenarioResult
+from .running import report as report
+from .running import run_scenarios as run_scenarios

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from rlhf_core.contracts import (
     Uid,
 )
 
+from ..agents.function import LoopThread
 from ..config import COMMAND, EndpointConfig
 from ..episode.session import EpisodeSession
 from ..host import EndpointHost, EpisodeAddress
@@ -49,13 +49,13 @@ class OwnEndpoint:
     @contextmanager
     def episode(self, policy: ScriptedPolicy) -> Iterator[OwnEpisode]:
         """Open an episode, with a server of its own."""
-        loop, config = _Loop(), EndpointConfig(agent=COMMAND, command=("true",))
+        loop, config = LoopThread(), EndpointConfig(agent=COMMAND, command=("true",))
         try:
-            hosted = loop.call(lambda: _Hosted.open(config, policy))
+            hosted = loop.start(_Hosted.open(config, policy)).result(CLOSE_S)
             try:
                 yield OwnEpisode(loop, hosted)
             finally:
-                loop.call(hosted.close)
+                loop.start(hosted.close()).result(CLOSE_S)
         finally:
             loop.close()
 
@@ -63,7 +63,7 @@ class OwnEndpoint:
 class OwnEpisode:
     """An open episode."""
 
-    def __init__(self, loop: _Loop, hosted: _Hosted) -> None:
+    def __init__(self, loop: LoopThread, hosted: _Hosted) -> None:
         self._loop, self._hosted = loop, hosted
         self.root_url = hosted.address.root_url
         self.api_key = hosted.address.api_key
@@ -71,7 +71,7 @@ class OwnEpisode:
 
     def finish(self) -> CapturedTrace:
         """Return what trains of the episode."""
-        rows = self._loop.call(self._hosted.trajectories)
+        rows = self._loop.start(self._hosted.trajectories()).result(CLOSE_S)
         return CapturedTrace(rows=tuple(map(_row, rows)), num_paths=len(rows))
 
 
@@ -145,22 +145,3 @@ class _PolicyEngine:
             weight_version=np.array(answer.versions, dtype=np.int32),
             stop=answer.stop,
         )
-
-
-class _Loop:
-    """An event loop in a thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def call(self, function: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Run a coroutine on the loop and return its result."""
-        return asyncio.run_coroutine_threadsafe(function(), self._loop).result(CLOSE_S)
-
-    def close(self) -> None:
-        """End the loop and its thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_S)
-        self._loop.close()

@@ -99,9 +99,6 @@ def _free_until_called(form: AnswerForm, renderer: Renderer) -> str:
 
     A call begins with a control word, so every other token leaves all tokens allowed, and is an action as in an answer
     without a form.
-
-    Raises:
-        RequestProblem: a call begins with no control word of its own.
     """
     syntax = call_syntax(renderer)
     begins = None if syntax is None else _WORD.search(syntax.before)

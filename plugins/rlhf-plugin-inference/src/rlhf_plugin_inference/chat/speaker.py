@@ -96,11 +96,7 @@ class Speaker:
                 shown = len(text)
 
     def _read(self, messages: Sequence[Message]) -> Expanded:
-        """Return the tokens of a conversation, with all those of its images.
-
-        Raises:
-            DataError: the template has not one place for each image, or the model cannot read one.
-        """
+        """Return the tokens of a conversation, with all those of its images."""
         ids = self._renderer.render(messages)
         if self.images is None:
             return Expanded(tuple(ids), ())

@@ -145,11 +145,7 @@ def work_of(
 def _made_sets(
     options: EvalOptions, names: Sequence[str], makers: TaskMakers, prompts: PromptReader
 ) -> dict[str, EvaluatedTasks]:
-    """Return the tasks of each environment: those that it makes, or as many empty ones as an option says.
-
-    Raises:
-        DataError: an environment makes tasks, and has no such split.
-    """
+    """Return the tasks of each environment: those that it makes, or as many empty ones as an option says."""
     split, most = options.eval.environment_split, options.eval.max_samples
     made = evaluation_sets(names, makers, split=split, limit=most, prompts=prompts)
     sets: dict[str, EvaluatedTasks] = {}

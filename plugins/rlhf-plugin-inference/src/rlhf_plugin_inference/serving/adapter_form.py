@@ -108,11 +108,7 @@ def _why_not_beside(
 
 
 def _skeleton(model: ModelToServe, config: Any) -> PreTrainedModel:
-    """Return the model without weights, on torch's ``meta`` device.
-
-    Raises:
-        ConfigError: its configuration is not that of a causal language model.
-    """
+    """Return the model without weights, on torch's ``meta`` device."""
     try:
         with torch.device("meta"):
             skeleton: PreTrainedModel = AutoModelForCausalLM.from_config(

@@ -66,11 +66,7 @@ class AdapterSource(WeightSource):
 
 
 def _in_four_bits() -> dict[str, Any]:
-    """Return the arguments of ``from_pretrained`` that quantize linear layers as they are loaded, as qlora's do.
-
-    Raises:
-        MissingDependency: bitsandbytes is not installed.
-    """
+    """Return the arguments of ``from_pretrained`` that quantize linear layers as they are loaded, as qlora's do."""
     if find_spec("bitsandbytes") is None:
         raise MissingDependency(
             "--model.quantize nf4: it needs bitsandbytes.\n  pip install 'rlhf-plugin-inference[quantize]'"

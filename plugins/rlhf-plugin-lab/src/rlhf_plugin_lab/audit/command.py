@@ -140,11 +140,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _audit_before(own: argparse.Namespace, words: list[str]) -> list[Verdict]:
-    """Return the verdicts on the first step of a configuration.
-
-    Raises:
-        ConfigError: a flag is one of runs that have begun, or the configuration cannot be run here.
-    """
+    """Return the verdicts on the first step of a configuration."""
     if own.step != 1:
         raise ConfigError(
             f"rlhf audit {own.run} --step {own.step}: a configuration has its first step alone; name a run's folder",

@@ -167,11 +167,7 @@ def load(folder: Path) -> Loaded:
 
 
 def _pixels(folder: Path, config: PretrainedConfig) -> Pixels:
-    """Return what makes pixels of images for a model in a folder.
-
-    Raises:
-        ConfigError: the folder has no processor of images.
-    """
+    """Return what makes pixels of images for a model in a folder."""
     from transformers import AutoImageProcessor
 
     try:

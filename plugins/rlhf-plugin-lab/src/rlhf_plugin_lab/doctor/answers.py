@@ -161,6 +161,3 @@ def _is_solved(record: Record) -> bool:
     best = max(record.values("reward/mean"))
     below = best - record.last("reward/mean")
     return not record.is_unsolved and below <= LEFT * record.spread
-
-
-DIAGNOSES = (cut_off, empty_answers, length_drift, one_answer, prompt_ignored, same_samples)

@@ -13,19 +13,14 @@ from rlhf_config import FlagParser
 from ..paper.contents import require_run
 from ..recorded.problems import Problems
 from . import answers, direction, examples, labels, policy, rewards, rollouts, sampling
-from .diagnosis import Diagnosis, Finding, Verdict, diagnose
+from .diagnosis import Diagnosis, Finding, Verdict, diagnose, diagnoses_in
 from .record import Record, read_record
 
 _OF_ROLLOUTS = (
-    *rewards.DIAGNOSES,
-    *direction.DIAGNOSES,
-    *policy.DIAGNOSES,
-    *answers.DIAGNOSES,
-    *rollouts.DIAGNOSES,
-    *sampling.DIAGNOSES,
-    *labels.OF_ROLLOUTS,
+    *diagnoses_in(rewards, direction, policy, answers, rollouts, sampling),
+    labels.wrong_labels,
 )
-_OF_EXAMPLES = (*examples.DIAGNOSES, *labels.OF_EXAMPLES)
+_OF_EXAMPLES = (*diagnoses_in(examples), labels.wrong_rows)
 _OF_BOTH = ("not_finite",)
 
 

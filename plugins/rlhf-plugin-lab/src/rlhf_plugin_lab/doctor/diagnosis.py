@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 
 from .record import FEWEST, Record
 
@@ -51,6 +52,13 @@ def diagnosis(
     return lambda find: Diagnosis(
         name=find.__name__, needs=needs, find=find, steps=steps, texts=texts, pairs=pairs
     )
+
+
+def diagnoses_in(*modules: ModuleType) -> list[Diagnosis]:
+    """Return the diagnoses that modules define, in order."""
+    return [
+        each for module in modules for each in vars(module).values() if isinstance(each, Diagnosis)
+    ]
 
 
 @dataclass(slots=True)

@@ -81,6 +81,3 @@ def reward_falls(record: Record) -> Finding | None:
         change=("algo.advantage.estimator", "reward.use", "algo.kl.coef", "actor.adam.lr"),
         step=record.series("reward/mean").steps[-1],
     )
-
-
-DIAGNOSES = (against_reward, reward_falls)

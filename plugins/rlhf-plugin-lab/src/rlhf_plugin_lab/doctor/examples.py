@@ -165,6 +165,3 @@ def _is_better(record: Record, held: str, at: int) -> bool:
 
 def _of(record: Record, names: tuple[str, ...]) -> str:
     return next(name for name in names if record.values(name))
-
-
-DIAGNOSES = (loss_rises, at_chance, overfits)

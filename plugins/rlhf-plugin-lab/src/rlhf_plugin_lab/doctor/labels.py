@@ -123,7 +123,3 @@ def _behind(
         step=record.series(name).steps[-1],
         is_sure=False,
     )
-
-
-OF_ROLLOUTS = (wrong_labels,)
-OF_EXAMPLES = (wrong_rows,)

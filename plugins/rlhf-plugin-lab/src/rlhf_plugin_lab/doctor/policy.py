@@ -200,14 +200,3 @@ def not_finite(record: Record) -> Finding | None:
                 step=series.steps[-NOT_FINITE],
             )
     return None
-
-
-DIAGNOSES = (
-    not_finite,
-    entropy_gone,
-    kl_far,
-    all_clipped,
-    only_negative,
-    rate_too_high,
-    rate_too_low,
-)

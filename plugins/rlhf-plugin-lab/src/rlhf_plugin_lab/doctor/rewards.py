@@ -183,6 +183,3 @@ def _hacked(record: Record, name: str, first: float, last: float, phrase: Phrase
         change=("reward.use", "algo.kl.coef", "train.steps"),
         step=record.metrics.last_step,
     )
-
-
-DIAGNOSES = (dead_reward, equal_groups, reward_lost, reward_hacking)

@@ -91,6 +91,3 @@ def short_answers(record: Record) -> Finding | None:
         step=first[0].step,
         is_sure=False,
     )
-
-
-DIAGNOSES = (masked_turn, short_answers)

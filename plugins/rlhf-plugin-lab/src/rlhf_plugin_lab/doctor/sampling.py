@@ -147,6 +147,3 @@ def nearly_all_dropped(record: Record) -> Finding | None:
         step=steps[-1],
         is_sure=idle >= EMPTY * len(steps) and not record.is_solved,
     )
-
-
-DIAGNOSES = (other_weights, old_weights, empty_steps, nearly_all_dropped)

@@ -84,11 +84,7 @@ def _refuse_given(path: str) -> None:
 
 
 def _refuse_sampling(path: str, resolved: ResolvedOptions[Any]) -> None:
-    """Check that an option changes what is learned from samples, and not the samples.
-
-    Raises:
-        ConfigError: it may change samples.
-    """
+    """Check that an option changes what is learned from samples, and not the samples."""
     filters = resolved.selections.get("rollout.filters", ())
     allowed = (*LEARNING, *LEARNING_OF_STEP, *(one.section for one in filters))
     if not is_within(path, allowed):

@@ -100,11 +100,7 @@ def _is_weight(key: str) -> bool:
 
 
 def _files(checkpoint: Path) -> list[str]:
-    """Return the names of the files with weights.
-
-    Raises:
-        ConfigError: the backend's checkpoints have none.
-    """
+    """Return the names of the files with weights."""
     found = sorted((checkpoint / "policy").glob("*.safetensors"))
     names = [path.name for path in found if not path.name.startswith(_STATE_OF_UPDATES)]
     if not names:

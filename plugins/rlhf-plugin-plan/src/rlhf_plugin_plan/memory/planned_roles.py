@@ -196,9 +196,6 @@ def _groups(
     """Return two sizes of rank groups: ranks that slice each sequence, and ranks that share every matrix.
 
     A role that is not trained shares no matrices.
-
-    Raises:
-        ConfigError: a size does not divide the number of ranks or of heads.
     """
     if backend.name != DEEPSPEED:
         return 1, 1

@@ -103,11 +103,7 @@ class RankActor(Actor):
 
     @contextmanager
     def _meeting_port(self, place: GroupPlace) -> Iterator[None]:
-        """Release the held port once the body has run, by which time the backend listens on the port itself.
-
-        Raises:
-            RLHFError: another program listens on the port.
-        """
+        """Release the held port once the body has run, by which time the backend listens on the port itself."""
         try:
             yield
         except RuntimeError as error:  # torch has no error class for a port that is taken

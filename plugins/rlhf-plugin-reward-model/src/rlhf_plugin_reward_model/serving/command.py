@@ -102,11 +102,7 @@ def step_model(options: ServeConfig, reduction: Reduction) -> ServedModel:
 
 
 def _divided(query: str, prompt: str) -> tuple[str, str]:
-    """Return the prompt and the response of a query.
-
-    Raises:
-        BadRequest: the query does not begin with the prompt.
-    """
+    """Return the prompt and the response of a query."""
     if not query.startswith(prompt):
         raise BadRequest("a query does not begin with its prompt, behind which the steps are")
     return prompt, query[len(prompt) :]
@@ -174,11 +170,7 @@ def _serve(
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at an address.
-
-    Raises:
-        ConfigError: the port is taken or not allowed, or the address does not belong to this machine.
-    """
+    """Return a socket that listens at an address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -98,11 +98,7 @@ class _Batch:
         return first + second
 
     async def _ask(self, requests: Sequence[RewardRequest], body: bytes) -> Results:
-        """Send a request until a server answers, at most ``max_tries`` times, and return the samples' results.
-
-        Raises:
-            FailedRequest: no server answered, or a server refused the request.
-        """
+        """Send a request until a server answers, at most ``max_tries`` times, and return the samples' results."""
         failed: Server | None = None
         num_tries = 0
         while True:
@@ -148,11 +144,7 @@ class _Batch:
             raise FailedRequest(f"{server.url} answered {error}: {beginning(answer)}") from error
 
     async def _free_server(self, failed: Server | None) -> Server:
-        """Wait for a server that may get a request, and count this request as in flight there.
-
-        Raises:
-            FailedRequest: no server may get a request within the deadline.
-        """
+        """Wait for a server that may get a request, and count this request as in flight there."""
         if self._left_s() <= 0.0:
             raise FailedRequest(
                 f"not asked, because earlier requests took all of deadline_s = {self._config.deadline_s:g}"

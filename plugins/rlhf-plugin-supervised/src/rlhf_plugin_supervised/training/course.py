@@ -81,13 +81,13 @@ class Examples(Protocol):
     """Takes images of the rows in when a model gets them; None: they are there, or the rows have none."""
 
     async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
-        """Compute what has to be known of the model before its first update. A resumed run asks before the checkpoint
-        is loaded, so the model is the same one.
+        """Compute what has to be known of the model before its first update; of most rows nothing. A resumed run asks
+        before the checkpoint is loaded, so the model is the same one.
 
         Args:
             beside: the models of ``TrainedModel.beside``, by their roles.
         """
-        ...
+        return
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         """Return the data of an update of the model on these rows."""
@@ -103,7 +103,7 @@ class Examples(Protocol):
 
     def exported(self, model: RoleHandle) -> Exportable:
         """Return the model as it is exported in the end."""
-        ...
+        return model
 
 
 class ExampleCourse:

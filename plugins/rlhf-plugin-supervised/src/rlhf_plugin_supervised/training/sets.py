@@ -22,6 +22,8 @@ from rlhf_trainer.runs import image_reader
 
 from .course import renderer_of
 from .options import ExampleOptions
+from .seen import Told
+from .update import Evaluated, Update
 
 MetricsOf = Callable[[NDArray[np.int64]], Mapping[str, float]]
 """Function from indices of held-out rows to their metrics by name, such as ``nll``."""
@@ -57,6 +59,14 @@ def load_sets(resolved: ResolvedOptions[Any], loader: Loader) -> ExampleSets:
 
     sets = load_example_sets(load, run.data.train, run.data, run.eval)
     return replace(sets, images=None if images is None else images.on_use)
+
+
+def evaluated(
+    held_out: HeldOutSets, metrics_of: MetricsOf, update: Update, told: Told
+) -> Evaluated:
+    """Return the evaluation of held-out rows; see ``Evaluated`` for the last two."""
+    metrics = held_out_metrics(held_out, metrics_of)
+    return Evaluated(metrics=metrics, sets=held_out.sets, update=update, told=told)
 
 
 def held_out_metrics(held_out: HeldOutSets, metrics_of: MetricsOf) -> dict[str, float]:

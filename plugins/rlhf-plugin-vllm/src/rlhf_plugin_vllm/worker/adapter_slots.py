@@ -203,11 +203,7 @@ class AdapterSlots:
         return [slot for slot, held in enumerate(self._manager.lora_index_to_id) if held == number]
 
     def _activate(self, modules: dict[str, str]) -> None:
-        """Have vLLM copy the factors into a slot, and note where they went.
-
-        Raises:
-            ValueError: vLLM left out a factor, or keeps it in another form.
-        """
+        """Have vLLM copy the factors into a slot, and note where they went."""
         self._manager.deactivate_adapter(self._number)
         if (known := self._known_layout()) is not None:
             self._activate_again(known)
@@ -304,11 +300,7 @@ class AdapterSlots:
             )
 
     def _check_nothing_else(self) -> None:
-        """Compare the numbers other than zero in the slot with those of the factors.
-
-        Raises:
-            ValueError: there are others in the slot, or vLLM has replaced its matrices.
-        """
+        """Compare the numbers other than zero in the slot with those of the factors."""
         beside: dict[int, tuple[str, Tensor]] = {}
         for name, layer in self._manager.modules.items():
             for stack in (*layer.lora_a_stacked, *layer.lora_b_stacked):

@@ -86,11 +86,7 @@ def _require_timm(path: str) -> None:
 
 # Any: the configuration of a model, and an image processor.
 def _grid_of(path: str, config: Any, processor: Any) -> tuple[int, int]:
-    """Return the rows and columns of features that the visual encoder makes of the processor's images.
-
-    Raises:
-        ConfigError: they are other than the model reads, or the processor leaves images as large as they are.
-    """
+    """Return the rows and columns of features that the visual encoder makes of the processor's images."""
     size = dict(processor.size)
     if not processor.do_resize or not {"height", "width"} <= size.keys():
         raise ConfigError(

@@ -118,11 +118,7 @@ class InternVl(ImageTextFamily):
         return Picture(inputs={"pixel_values": pixels}, grid=(len(pixels), self._per_tile))
 
     def _limit(self, options: VlmConfig) -> None:
-        """Let the processor cut images by the options.
-
-        Raises:
-            ConfigError: they allow no number of tiles.
-        """
+        """Let the processor cut images by the options."""
         if options == VlmConfig():
             return
         areas = PixelLimits(min_pixels=options.min_pixels, max_pixels=options.max_pixels)

@@ -148,11 +148,7 @@ class TwoRenderings:
         return RowProblem(problem.kind, f"as {self._asked_by} renders it: {problem.reason}")
 
     def _require_same_answers(self, own: LearnedTokens, other: LearnedTokens) -> None:
-        """Refuse turns whose tokens differ, but for the last one where it is the end of the turn in both.
-
-        Raises:
-            RowProblem: names the first turn that differs, and both texts.
-        """
+        """Refuse turns whose tokens differ, but for the last one where it is the end of the turn in both."""
         ends = [renderer.end_of_turn[-1:] for renderer in self._renderers]
         for number, both in enumerate(zip(own.turns, other.turns, strict=True), start=1):
             ids = [

@@ -9,7 +9,7 @@ from rlhf_core.batch.task import Task
 from rlhf_core.batch.trajectory import Stop
 from rlhf_core.contracts.environment import StepResult, ToolCall
 
-from ..subject import Subject
+from ..subject import Subject, traits
 from .material import environment_of, seed_for, tasks_of
 from .playing import Written, action_of, named, run, shown, within
 
@@ -45,6 +45,7 @@ MALFORMED: Mapping[str, Written] = MappingProxyType(
 """Words for each answer -> the answer."""
 
 
+@traits(deadline_s=120.0)
 def check_malformed_actions(subject: Subject) -> None:
     """Whatever the policy writes, a step answers: no exception, and no call without an end."""
     task = tasks_of(subject, 1)[0]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from rlhf_core.batch.task import Task
 
 from ..subject import Subject
-from .material import environment_of, seed_for, tasks_of
+from .material import environment_of, of_known_answers, seed_for, tasks_of
 from .playing import Situation, Written, Wrote, always, played, right, run, shown
 from .scoring import MARGIN, best_reward, episodes, floor_reward, mean_reward, span_of
 
@@ -53,17 +53,20 @@ CLAIMS = (
 Hack = Callable[[Task], Wrote]
 
 
+@of_known_answers
 def check_no_constant_answer_wins(subject: Subject) -> str:
     """No answer that is always the same earns what right answers earn."""
     texts = dict.fromkeys((*CONSTANTS, *_commonest(subject)))
     return search(subject, ((shown(text, 40), _same(text)) for text in texts))
 
 
+@of_known_answers
 def check_no_empty_answer_wins(subject: Subject) -> str:
     """Saying nothing does not earn what right answers earn."""
     return search(subject, ((f"an answer of {text!r}", _same(text)) for text in ("", " ", "\n")))
 
 
+@of_known_answers
 def check_no_echo_wins(subject: Subject) -> str:
     """Repeating what the policy has just read, or all of it, does not earn what right answers earn."""
 
@@ -77,6 +80,7 @@ def check_no_echo_wins(subject: Subject) -> str:
     return search(subject, ((what, _whatever(player)) for what, player in found))
 
 
+@of_known_answers
 def check_no_truncated_answer_wins(subject: Subject) -> str:
     """The beginning of a right answer, be it all but the last character, does not earn what all of it earns."""
 
@@ -98,11 +102,13 @@ def check_no_truncated_answer_wins(subject: Subject) -> str:
     return search(subject, ((what, _whatever(cut(share))) for what, share in found))
 
 
+@of_known_answers
 def check_no_claim_wins(subject: Subject) -> str:
     """Saying that the answer is right does not earn what right answers earn."""
     return search(subject, ((repr(text), _same(text)) for text in CLAIMS))
 
 
+@of_known_answers
 def check_no_list_of_answers_wins(subject: Subject) -> str:
     """A list of all answers that might be right does not earn what the right one earns."""
     return search(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlhf_core.contracts.environment import EnvironmentKind
 
-from ..subject import Subject
+from ..subject import Subject, traits
 from .material import FEW_TASKS, environment_of, guesses, manifest_for, seed_for, tasks_of
 from .playing import MAX_TURNS, Situation, Written, Wrote, always, named, played, run, within
 
@@ -37,6 +37,7 @@ def check_episodes_end(subject: Subject) -> None:
                 assert episode.ended, f"no end after {most} turns; expected done=True"
 
 
+@traits(stands_alone=True)
 def check_closing_without_an_episode(subject: Subject) -> None:
     """An instance that played nothing can be closed: a run makes one to ask it for tasks."""
 
@@ -116,6 +117,7 @@ def check_cancellation_leaves_nothing(subject: Subject) -> None:
     assert not more, f"cancelled episodes left {', '.join(more)}"
 
 
+@traits(deadline_s=60.0)
 def check_steps_do_not_block(subject: Subject) -> None:
     """Waiting is done with await: no call holds the event loop for long."""
     task = tasks_of(subject, 1)[0]

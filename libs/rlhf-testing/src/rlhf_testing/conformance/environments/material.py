@@ -16,7 +16,7 @@ from rlhf_core.contracts.environment import (
     manifest_of,
 )
 
-from ..subject import Subject
+from ..subject import Subject, traits
 from .playing import ORACLE, Situation, Written, Wrote, prompt_of
 
 NUM_TASKS = 16
@@ -24,6 +24,8 @@ NUM_TASKS = 16
 FEW_TASKS = 4
 TRAIN = "train"
 EVAL = "eval"
+RESULTS = "check_results_are_well_formed"
+"""Check without which rewards cannot be compared."""
 
 Row = Mapping[str, Any]
 
@@ -86,6 +88,10 @@ def knows_answers(subject: Subject) -> bool:
         return True
     tasks = tasks_of(subject, 1)
     return bool(tasks) and ORACLE in tasks[0].row
+
+
+of_known_answers = traits(knows_answers, rests_on=RESULTS)
+"""Makes a check of a function that compares what right answers earn."""
 
 
 def guesses(task: Task) -> Wrote:

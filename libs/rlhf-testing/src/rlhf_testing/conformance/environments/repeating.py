@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from rlhf_core.batch.task import Task
 
-from ..subject import Subject
-from .elsewhere import played_elsewhere
+from ..subject import Subject, traits
+from .elsewhere import played_elsewhere, runs_elsewhere
 from .material import (
     FEW_TASKS,
     environment_of,
@@ -45,6 +45,7 @@ def is_deterministic(subject: Subject) -> bool:
     return manifest is None or manifest.deterministic
 
 
+@traits(is_deterministic)
 def check_episode_determinism(subject: Subject) -> None:
     """The same task, seed and answers give the same observations and the same end."""
     for what, first, again in _repeated(subject):
@@ -54,6 +55,7 @@ def check_episode_determinism(subject: Subject) -> None:
         assert ends[0] == ends[1], f"{what}: (turns, ended) are {ends[0]}, then {ends[1]}"
 
 
+@traits(is_deterministic)
 def check_verifier_determinism(subject: Subject) -> None:
     """Episodes that went the same way earn the same rewards."""
     for what, first, again in _repeated(subject):
@@ -63,6 +65,7 @@ def check_verifier_determinism(subject: Subject) -> None:
             )
 
 
+@traits(is_deterministic)
 def check_no_shared_state(subject: Subject) -> None:
     """Episodes that are played at the same time are what they are one after the other."""
     tasks = tasks_of(subject, FEW_TASKS)
@@ -94,6 +97,7 @@ def check_rows_stay_as_they_are(subject: Subject) -> None:
         assert after == before, f"task {task.uid.prompt}: the row was {before}, and is {after}"
 
 
+@traits(runs_elsewhere)
 def check_another_process_plays_the_same(subject: Subject) -> None:
     """A fresh process, in which text has other hashes, plays the same episodes."""
     tasks = tasks_of(subject, FEW_TASKS)

@@ -9,7 +9,7 @@ from numbers import Real
 from rlhf_core.batch.task import Task
 from rlhf_core.contracts.environment import Environment, Observation, RewardsEpisodes, StepResult
 
-from ..subject import Subject
+from ..subject import Subject, traits
 from .material import (
     FEW_TASKS,
     environment_of,
@@ -48,6 +48,13 @@ def check_results_are_well_formed(subject: Subject) -> None:
             run(_looked_through(environment_of(subject), task, seed_for(task), player))
 
 
+def states_a_range(subject: Subject) -> bool:
+    """Return whether the manifest states a range of rewards."""
+    manifest = manifest_for(subject)
+    return manifest is not None and manifest.reward_range is not None
+
+
+@traits(states_a_range)
 def check_rewards_stay_in_the_range(subject: Subject) -> None:
     """No episode earns less or more than the manifest says."""
     manifest = manifest_for(subject)
@@ -62,12 +69,6 @@ def check_rewards_stay_in_the_range(subject: Subject) -> None:
         assert not outside, (
             f"{what}: an episode earns {episode.reward:g}; the manifest says {low:g} to {high:g}"
         )
-
-
-def states_a_range(subject: Subject) -> bool:
-    """Return whether the manifest states a range of rewards."""
-    manifest = manifest_for(subject)
-    return manifest is not None and manifest.reward_range is not None
 
 
 def _tries(subject: Subject) -> Iterator[tuple[str, Wrote, int]]:

@@ -8,8 +8,8 @@ from itertools import islice
 
 from rlhf_core.contracts.environment import MakesTasks
 
-from ..subject import Subject
-from .material import EVAL, TRAIN, Row, environment_of, knows_answers, rows_of, task_of
+from ..subject import Subject, traits
+from .material import EVAL, TRAIN, Row, environment_of, knows_answers, makes_tasks, rows_of, task_of
 from .playing import (
     Situation,
     Written,
@@ -32,6 +32,15 @@ TURNS = 3
 NO_SPLIT = "no such split"
 
 
+@traits(makes_tasks, stands_alone=True)
+def check_there_is_something_to_play(subject: Subject) -> None:
+    """There is a split to train on, or one to evaluate on, and it has a task."""
+    assert rows_of(subject, TRAIN, 1) or rows_of(subject, EVAL, 1), (
+        f"neither {TRAIN!r} nor {EVAL!r} has a task"
+    )
+
+
+@traits(makes_tasks, stands_alone=True)
 def check_task_keys_are_unique(subject: Subject) -> None:
     """Each task of a split has a key of its own, text or a number, or none has one."""
     for split in (TRAIN, EVAL):
@@ -54,6 +63,7 @@ def check_task_keys_are_unique(subject: Subject) -> None:
         )
 
 
+@traits(makes_tasks, stands_alone=True)
 def check_tasks_are_the_same_each_time(subject: Subject) -> None:
     """A second call, on another instance, gives the same rows in the same order, so that a run can be resumed."""
     for split in (TRAIN, EVAL):
@@ -65,6 +75,7 @@ def check_tasks_are_the_same_each_time(subject: Subject) -> None:
             )
 
 
+@traits(makes_tasks, stands_alone=True)
 def check_rows_are_plain(subject: Subject) -> None:
     """A row has names and values that JSON carries, and a prompt, if there is one, of text or messages."""
     for split in (TRAIN, EVAL):
@@ -77,6 +88,7 @@ def check_rows_are_plain(subject: Subject) -> None:
                 prompt_of(row)
 
 
+@traits(makes_tasks, stands_alone=True)
 def check_unknown_splits_are_refused(subject: Subject) -> None:
     """A split that is not there is a KeyError."""
     maker = environment_of(subject)
@@ -88,13 +100,7 @@ def check_unknown_splits_are_refused(subject: Subject) -> None:
     raise AssertionError(f"the split {NO_SPLIT!r} has tasks: {shown(rows)}; expected a KeyError")
 
 
-def check_there_is_something_to_play(subject: Subject) -> None:
-    """There is a split to train on, or one to evaluate on, and it has a task."""
-    assert rows_of(subject, TRAIN, 1) or rows_of(subject, EVAL, 1), (
-        f"neither {TRAIN!r} nor {EVAL!r} has a task"
-    )
-
-
+@traits(makes_tasks, usual=True)
 def check_splits_do_not_overlap(subject: Subject) -> None:
     """No task is both trained and evaluated on: neither a row without its key, nor what the policy reads of one."""
     trained = {_without_key(row) for row in rows_of(subject, TRAIN, NUM_ROWS)}

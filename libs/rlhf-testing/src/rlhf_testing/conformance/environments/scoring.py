@@ -8,8 +8,17 @@ from statistics import fmean
 
 from rlhf_core.batch.task import Task
 
-from ..subject import Subject
-from .material import environment_of, guesses, manifest_for, seed_for, tasks_of
+from ..subject import Subject, traits
+from .material import (
+    RESULTS,
+    environment_of,
+    guesses,
+    knows_answers,
+    manifest_for,
+    of_known_answers,
+    seed_for,
+    tasks_of,
+)
 from .playing import (
     MAX_TURNS,
     CheckedEpisode,
@@ -23,6 +32,7 @@ from .playing import (
     run,
     shown,
 )
+from .results import states_a_range
 
 MARGIN = 0.1
 """Smallest part of the rewards' range by which right answers have to earn more than guesses, as OpenEnv has it."""
@@ -58,6 +68,17 @@ def mean_reward(found: Sequence[CheckedEpisode]) -> float:
     return fmean(episode.reward for episode in found)
 
 
+def _states_a_range_and_knows_answers(subject: Subject) -> bool:
+    return states_a_range(subject) and knows_answers(subject)
+
+
+def _has_canaries_and_knows_answers(subject: Subject) -> bool:
+    """Return whether a row names answers that must not earn anything."""
+    canaries = any(CANARIES in task.row for task in tasks_of(subject))
+    return canaries and knows_answers(subject)
+
+
+@traits(_states_a_range_and_knows_answers, rests_on=RESULTS)
 def check_oracle_max(subject: Subject) -> None:
     """Right answers earn the largest reward of the manifest's range, within its tolerance."""
     manifest = manifest_for(subject)
@@ -71,6 +92,7 @@ def check_oracle_max(subject: Subject) -> None:
         )
 
 
+@of_known_answers
 def check_floor_gap(subject: Subject) -> None:
     """Random letters earn less than right answers, by a tenth of the range or of the difference to nothing."""
     best = best_reward(subject)
@@ -81,6 +103,7 @@ def check_floor_gap(subject: Subject) -> None:
     )
 
 
+@traits(_has_canaries_and_knows_answers, rests_on=RESULTS)
 def check_canary_floor(subject: Subject) -> None:
     """Answers that the rows name as wrong earn no more than random letters, within a tenth of the range."""
     best = best_reward(subject)
@@ -94,11 +117,7 @@ def check_canary_floor(subject: Subject) -> None:
                 assert episode.reward <= most, f"it earns {episode.reward:g}; at most {most:g}"
 
 
-def has_canaries(subject: Subject) -> bool:
-    """Return whether a row names answers that must not earn anything."""
-    return any(CANARIES in task.row for task in tasks_of(subject))
-
-
+@traits(knows_answers)
 def check_oracle_containment(subject: Subject) -> None:
     """The policy reads no right answer before it has to give it."""
 

@@ -9,18 +9,20 @@ from rlhf_core.batch.task import Task
 
 from ..subject import Subject
 from .hacks import search
-from .material import guesses
+from .material import guesses, of_known_answers
 from .playing import Situation, Written, Wrote, right
 
 _WORD = re.compile(r"[^\s\"'`.,;:!?()<>\[\]{}=]+")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
+@of_known_answers
 def check_no_answer_is_told_after_a_wrong_one(subject: Subject) -> str:
     """Nothing that a wrong answer makes the environment show holds the right one."""
     return search(subject, [("the right answer, once a wrong one made it shown", _shown_later)])
 
 
+@of_known_answers
 def check_no_single_word_wins(subject: Subject) -> str:
     """No word or number at a fixed place of what was just read earns what right answers earn, however short it is."""
     hacks = [

@@ -14,7 +14,7 @@ from torch import Tensor
 from rlhf_core.capabilities import SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS
 
 from ..comparing import assert_equal
-from ..subject import Check, Subject
+from ..subject import Subject, checks_in, traits
 from ..tiny_policy import tiny_model
 
 SEED = 5
@@ -90,6 +90,19 @@ def _require_unchanged(before: dict[str, Tensor], after: dict[str, Tensor], what
         assert torch.equal(tensor, after[name]), f"{what}: {name} was changed"
 
 
+def _is_merged(subject: Subject) -> bool:
+    """True unless the base is one that cannot take anything in, so that no engine gets merged weights."""
+    return not {SHARES_WEIGHTS, SERVES_FOUR_BITS} & subject.needs
+
+
+def _is_served(subject: Subject) -> bool:
+    return SERVES_ADAPTERS in subject.needs and _is_merged(subject)
+
+
+def _is_unpacked(subject: Subject) -> bool:
+    return SERVES_FOUR_BITS in subject.needs
+
+
 def check_the_model_is_changed_in_place(subject: Subject) -> None:
     """``wrap`` returns the Transformers model itself, of which a part is trained and a part is fixed."""
     with _adapted(subject) as case:
@@ -113,6 +126,7 @@ def check_the_seed_decides_the_first_parameters(subject: Subject) -> None:
         _require_unchanged(found[0], found[1], "two adapters of one seed")
 
 
+@traits(usual=True)
 def check_a_new_adapter_changes_nothing(subject: Subject) -> None:
     """Before its first update the adapted model computes what the base computes."""
     with _adapted(subject) as case:
@@ -165,6 +179,7 @@ def check_training_follows_its_seed(subject: Subject) -> None:
         _require_same(case.logits(), outside, "logits after training")
 
 
+@traits(_is_merged)
 def check_merged_weights_are_the_adapted_model(subject: Subject) -> None:
     """Merged weights have the plain model's names, and compute what the adapted model computes."""
     with _adapted(subject) as case:
@@ -179,6 +194,7 @@ def check_merged_weights_are_the_adapted_model(subject: Subject) -> None:
         assert_equal(case.logits(plain), case.logits(), "logits of merged weights")
 
 
+@traits(_is_merged)
 def check_merging_leaves_the_base(subject: Subject) -> None:
     """Merging a thousand times changes no bit of the model."""
     with _adapted(subject) as case:
@@ -190,6 +206,7 @@ def check_merging_leaves_the_base(subject: Subject) -> None:
         _require_unchanged(before, dict(case.model.state_dict()), f"merging {MERGES} times")
 
 
+@traits(_is_served)
 def check_factors_make_the_difference(subject: Subject) -> None:
     """A weight plus the product of its module's factors is the merged one; weights without factors are the base's."""
     with _adapted(subject) as case:
@@ -208,6 +225,7 @@ def check_factors_make_the_difference(subject: Subject) -> None:
             assert_equal(made[name], tensor, f"{name} by factors")
 
 
+@traits(_is_unpacked)
 def check_unpacked_weights_are_the_base(subject: Subject) -> None:
     """The plain model with the unpacked weights computes what the base computes; with the factors' products added, what
     the adapted model computes."""
@@ -230,6 +248,7 @@ def check_unpacked_weights_are_the_base(subject: Subject) -> None:
         assert_equal(case.logits(plain), case.logits(), "logits of the unpacked base with factors")
 
 
+@traits(_is_merged)
 def check_peft_loads_what_is_saved(subject: Subject) -> None:
     """A saved folder that has PEFT's settings is one of PEFT, which loads it to the same outputs."""
     with _adapted(subject) as case, tempfile.TemporaryDirectory() as folder:
@@ -244,29 +263,4 @@ def check_peft_loads_what_is_saved(subject: Subject) -> None:
         assert_equal(case.logits(loaded), case.logits(), "logits by PEFT")
 
 
-def _is_merged(subject: Subject) -> bool:
-    """True unless the base is one that cannot take anything in, so that no engine gets merged weights."""
-    return not {SHARES_WEIGHTS, SERVES_FOUR_BITS} & subject.needs
-
-
-def _is_served(subject: Subject) -> bool:
-    return SERVES_ADAPTERS in subject.needs and _is_merged(subject)
-
-
-def _is_unpacked(subject: Subject) -> bool:
-    return SERVES_FOUR_BITS in subject.needs
-
-
-CHECKS = (
-    Check(check_the_model_is_changed_in_place),
-    Check(check_the_seed_decides_the_first_parameters),
-    Check(check_a_new_adapter_changes_nothing, usual=True),
-    Check(check_switched_off_it_is_the_base),
-    Check(check_training_moves_every_trained_parameter),
-    Check(check_training_follows_its_seed),
-    Check(check_merged_weights_are_the_adapted_model, applies=_is_merged),
-    Check(check_merging_leaves_the_base, applies=_is_merged),
-    Check(check_factors_make_the_difference, applies=_is_served),
-    Check(check_unpacked_weights_are_the_base, applies=_is_unpacked),
-    Check(check_peft_loads_what_is_saved, applies=_is_merged),
-)
+CHECKS = checks_in(__name__)

@@ -23,12 +23,10 @@ from rlhf_core.contracts.backend import (
 )
 from rlhf_core.math import pad_columns
 
-from .. import routes
+from .. import mixtures, routes, step_scores
 from ..comparing import assert_equal
-from ..mixtures import check_a_balancing_loss_is_added
 from ..running_backend import assert_same_weights, running, weights_of
-from ..step_scores import check_a_step_returns_what_its_plan_asks_for
-from ..subject import Check, Subject
+from ..subject import Subject, checks_in
 from ..tiny_policy import (
     ADAMW,
     CORRECTION,
@@ -374,27 +372,4 @@ def check_offloading_keeps_the_weights(subject: Subject) -> None:
             assert moved == stayed.checksum(), "another step after reload"
 
 
-CHECKS = routes.OF_BACKENDS + tuple(
-    Check(run)
-    for run in (
-        check_logprobs_equal_a_plain_forward,
-        check_temperature_is_applied,
-        check_scores_do_not_depend_on_the_batch,
-        check_a_step_is_the_plain_gradient,
-        check_a_step_returns_what_its_plan_asks_for,
-        check_rows_of_an_episode_weigh_as_one,
-        check_the_plan_scales_the_learning_rate,
-        check_every_parameter_is_trained,
-        check_a_critic_learns_its_returns,
-        check_samples_of_a_prompt_are_as_each_alone,
-        check_micro_batches_do_not_matter,
-        check_a_balancing_loss_is_added,
-        check_the_ratio_is_exactly_one,
-        check_the_loss_sees_the_actions,
-        check_a_correction_weighs_the_loss,
-        check_a_gradient_that_is_not_finite_is_skipped,
-        check_state_continues,
-        check_an_export_is_a_plain_model,
-        check_offloading_keeps_the_weights,
-    )
-)
+CHECKS = routes.OF_BACKENDS + checks_in(__name__, mixtures.__name__, step_scores.__name__)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from rlhf_core.errors import RLHFError
 
-from ..subject import Check, Subject
+from ..subject import Subject, checks_in
 
 _UNKNOWN = "--no-option-of-any-command"
 
@@ -58,8 +58,4 @@ def check_words_stay_as_they_are(subject: Subject) -> None:
     assert first == second, "the second --help printed another text"
 
 
-CHECKS = (
-    Check(check_help_is_an_answer),
-    Check(check_unknown_options_are_refused),
-    Check(check_words_stay_as_they_are),
-)
+CHECKS = checks_in(__name__)

@@ -19,7 +19,7 @@ from ..comparing import (
     copies,
 )
 from ..loss_inputs import LossCase, loss_case
-from ..subject import Check, Subject
+from ..subject import Subject, checks_in
 
 
 def _correct(subject: Subject, case: LossCase, dtype: torch.dtype = torch.float32) -> Correction:
@@ -149,15 +149,4 @@ def check_double_precision(subject: Subject) -> None:
     assert_equal(_effect(_correct(subject, case))[mask], exact, "float32 against float64")
 
 
-CHECKS = (
-    Check(check_shapes_and_metrics),
-    Check(check_equal_logprobs_change_nothing),
-    Check(check_weights_follow_the_ratio),
-    Check(check_no_gradient),
-    Check(check_padding_has_no_effect),
-    Check(check_rows_are_independent),
-    Check(check_finite_on_extremes),
-    Check(check_inputs_stay_as_they_are),
-    Check(check_same_input_same_output),
-    Check(check_double_precision),
-)
+CHECKS = checks_in(__name__)

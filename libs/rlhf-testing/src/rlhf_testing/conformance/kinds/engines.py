@@ -18,7 +18,7 @@ from rlhf_core.errors import RolloutError
 
 from .. import routes
 from ..comparing import assert_equal
-from ..subject import HANGS_AFTER_S, Check, Subject
+from ..subject import HANGS_AFTER_S, Subject, checks_in
 from ..tiny_policy import PlainModel, tiny_model
 from ..weight_source import WeightSource
 from .placing import suits
@@ -184,13 +184,4 @@ def _plain_logprobs(
     return logprobs.gather(1, torch.from_numpy(row.token_ids.astype(np.int64))[:, None])[:, 0]
 
 
-CHECKS = (
-    suits.CHECK,
-    Check(check_a_seed_decides_its_tokens),
-    Check(check_logprobs_equal_a_plain_forward),
-    Check(check_zero_temperature_takes_the_best),
-    Check(check_stops_are_right),
-    Check(check_versions_are_recorded),
-    Check(check_what_cannot_be_served_is_refused),
-    *routes.OF_ENGINES,
-)
+CHECKS = (suits.CHECK, *checks_in(__name__), *routes.OF_ENGINES)

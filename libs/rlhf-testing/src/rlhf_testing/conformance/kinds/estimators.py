@@ -18,7 +18,7 @@ from ..comparing import (
     copies,
 )
 from ..reward_batches import Row, binary_rows, mixed_rows, permuted, reward_batch, tensors_of
-from ..subject import Check, Subject
+from ..subject import Subject, checks_in, traits
 
 EXTREMES = ((1e6, -1e6, 0.0), (0.0, 0.0, 0.0), (1e-30, 0.0, 1.0), (7.0, 7.0, 7.0))
 """Rewards of three samples of a prompt."""
@@ -46,6 +46,30 @@ def _estimate(subject: Subject, batch: RewardBatch) -> Advantages:
     return result
 
 
+def _whitens_beside_a_critic(subject: Subject) -> bool:
+    return _whitens(subject) and "values" in subject.needs
+
+
+def _compares_a_group(subject: Subject) -> bool:
+    return any(need.startswith("group>=") for need in subject.needs)
+
+
+def _ignores_observations(subject: Subject) -> bool:
+    return "observations" not in subject.needs
+
+
+def _takes_kl_in_reward(subject: Subject) -> bool:
+    return "kl_in_reward" not in subject.conflicts
+
+
+def _credits_tokens(subject: Subject) -> bool:
+    return "credits_tokens" in subject.provides
+
+
+def _whitens(subject: Subject) -> bool:
+    return subject.origin is not None and getattr(subject.config, "whiten", None) == "full"
+
+
 def check_shapes_and_metrics(subject: Subject) -> None:
     """One finite advantage per action token, in the type of the rewards; metrics that merge."""
     batch = _mixed(subject)
@@ -71,6 +95,7 @@ def check_returns_come_with_values(subject: Subject) -> None:
     assert_finite(returns, "returns")
 
 
+@traits(_whitens_beside_a_critic)
 def check_returns_are_not_whitened(subject: Subject) -> None:
     """Whitening is of advantages alone: the critic learns rewards, whose level and scale it has to know."""
     batch = _mixed(subject)
@@ -106,6 +131,7 @@ def check_padding_has_no_effect(subject: Subject) -> None:
         assert_equal(first[mask], second[mask], "returns with nan padding")
 
 
+@traits(_compares_a_group)
 def check_equal_rewards_teach_nothing(subject: Subject) -> None:
     """A prompt whose samples all earned the same gives about 0, also for rewards that are not exact in binary.
 
@@ -200,6 +226,7 @@ def check_other_prompts_only_shift_and_scale(subject: Subject) -> None:
     assert_affine(all_of_them[alone.action_mask], base, "advantages beside other prompts")
 
 
+@traits(_ignores_observations, usual=True)
 def check_rows_of_an_episode_count_once(subject: Subject) -> None:
     """Training sequences of one episode that are alike count as one, up to a shift and a scale: whitening.
 
@@ -234,6 +261,7 @@ def check_rows_that_cancel_stay_bounded(subject: Subject) -> None:
         )
 
 
+@traits(_ignores_observations, usual=True)
 def check_empty_turns_do_not_matter(subject: Subject) -> None:
     """Cutting an answer into turns that earn nothing of their own changes nothing.
 
@@ -258,6 +286,7 @@ def check_double_precision(subject: Subject) -> None:
     assert_equal(single, exact.advantages, "float32 against float64", atol=1e-3, rtol=1e-3)
 
 
+@traits(_takes_kl_in_reward)
 def check_penalty_falls_on_its_token(subject: Subject) -> None:
     """A KL penalty lowers the advantage of its own token against the next one, which came after it."""
     plain = reward_batch(binary_rows(), subject.needs)
@@ -271,6 +300,7 @@ def check_penalty_falls_on_its_token(subject: Subject) -> None:
     assert step < -1e-3, f"a penalty moves its token by {step:.4g} against the next; expected < 0"
 
 
+@traits(_credits_tokens)
 def check_rewards_credit_their_token(subject: Subject) -> None:
     """A reward at a token counts for it against the next one, which came after it: ``credits_tokens`` is a promise."""
     plain = reward_batch(binary_rows(), subject.needs)
@@ -284,6 +314,7 @@ def check_rewards_credit_their_token(subject: Subject) -> None:
     assert step > 1e-3, f"a reward moves its token by {step:.4g} against the next; expected > 0"
 
 
+@traits(_compares_a_group, usual=True)
 def check_shifted_rewards_change_nothing(subject: Subject) -> None:
     """A baseline of the group: adding a constant to all rewards of a prompt changes no advantage."""
     rows = binary_rows()
@@ -296,6 +327,7 @@ def check_shifted_rewards_change_nothing(subject: Subject) -> None:
     assert_equal(actual, expected, "advantages of shifted rewards", atol=1e-4)
 
 
+@traits(usual=True)
 def check_better_samples_get_more(subject: Subject) -> None:
     """Within a prompt, a right answer's advantage is above a wrong one's."""
     rows = [replace(row, turns=(2,)) for row in binary_rows()]
@@ -307,6 +339,7 @@ def check_better_samples_get_more(subject: Subject) -> None:
         assert low > high, f"right answers get {low:.4g}, wrong ones up to {high:.4g}"
 
 
+@traits(_compares_a_group, usual=True)
 def check_more_reward_is_more_advantage(subject: Subject) -> None:
     """Within a prompt, advantages rise with rewards, also far from 0: nothing is cut after the baseline.
 
@@ -322,6 +355,7 @@ def check_more_reward_is_more_advantage(subject: Subject) -> None:
     assert falling, f"rewards {scores} give {[round(value, 4) for value in found]}"
 
 
+@traits(_whitens)
 def check_whitening_is_over_all_action_tokens(subject: Subject) -> None:
     """``whiten = "full"`` gives mean 0 and variance 1 over the action tokens of the whole batch, by one shift and one
     scale of what ``whiten = "none"`` gives."""
@@ -335,52 +369,4 @@ def check_whitening_is_over_all_action_tokens(subject: Subject) -> None:
     assert_affine(advantages, plain, "whitened against plain advantages")
 
 
-def _compares_a_group(subject: Subject) -> bool:
-    return any(need.startswith("group>=") for need in subject.needs)
-
-
-def _takes_kl_in_reward(subject: Subject) -> bool:
-    return "kl_in_reward" not in subject.conflicts
-
-
-def _credits_tokens(subject: Subject) -> bool:
-    return "credits_tokens" in subject.provides
-
-
-def _ignores_observations(subject: Subject) -> bool:
-    return "observations" not in subject.needs
-
-
-def _whitens(subject: Subject) -> bool:
-    return subject.origin is not None and getattr(subject.config, "whiten", None) == "full"
-
-
-def _whitens_beside_a_critic(subject: Subject) -> bool:
-    return _whitens(subject) and "values" in subject.needs
-
-
-CHECKS = (
-    Check(check_shapes_and_metrics),
-    Check(check_returns_come_with_values),
-    Check(check_returns_are_not_whitened, _whitens_beside_a_critic),
-    Check(check_zero_at_padding),
-    Check(check_padding_has_no_effect),
-    Check(check_equal_rewards_teach_nothing, _compares_a_group),
-    Check(check_finite_on_extremes),
-    Check(check_inputs_stay_as_they_are),
-    Check(check_no_gradient),
-    Check(check_same_input_same_output),
-    Check(check_row_order_does_not_matter),
-    Check(check_group_labels_do_not_matter),
-    Check(check_other_prompts_only_shift_and_scale),
-    Check(check_rows_of_an_episode_count_once, _ignores_observations, usual=True),
-    Check(check_rows_that_cancel_stay_bounded),
-    Check(check_empty_turns_do_not_matter, _ignores_observations, usual=True),
-    Check(check_double_precision),
-    Check(check_penalty_falls_on_its_token, _takes_kl_in_reward),
-    Check(check_rewards_credit_their_token, _credits_tokens),
-    Check(check_shifted_rewards_change_nothing, _compares_a_group, usual=True),
-    Check(check_better_samples_get_more, usual=True),
-    Check(check_more_reward_is_more_advantage, _compares_a_group, usual=True),
-    Check(check_whitening_is_over_all_action_tokens, _whitens),
-)
+CHECKS = checks_in(__name__)

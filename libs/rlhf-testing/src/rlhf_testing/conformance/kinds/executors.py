@@ -13,7 +13,7 @@ from rlhf_core.contracts.environment import Action, Observation, StepResult
 from rlhf_core.contracts.executor import RolloutContext
 
 from ...fakes import FakeEngine, FakeRenderer
-from ..subject import HANGS_AFTER_S, Check, Subject
+from ..subject import HANGS_AFTER_S, Subject, checks_in, traits
 
 RENDERER = FakeRenderer()
 SAMPLES = (0, 1, 2, 3)
@@ -75,6 +75,10 @@ def _run(
     return asyncio.run(bounded()), engine
 
 
+def _has_turns(subject: Subject) -> bool:
+    return "environment" in subject.needs
+
+
 def check_every_sample_is_there(subject: Subject) -> None:
     """Each asked-for sample gives a trajectory under the task's uid and its own number, and none else does."""
     rows, _ = _run(subject, (1, 4))
@@ -109,6 +113,7 @@ def check_tokens_are_kept_as_sampled(subject: Subject) -> None:
             start += count
 
 
+@traits(_has_turns)
 def check_environment_text_is_complete(subject: Subject) -> None:
     """The environment's text stands between the turns, token by token, separators included."""
     rows, _ = _run(subject)
@@ -121,6 +126,7 @@ def check_environment_text_is_complete(subject: Subject) -> None:
             assert between == expected, f"{row.uid}: {between!r} after turn {number}: {expected!r}"
 
 
+@traits(_has_turns)
 def check_turn_rewards_are_at_their_turns(subject: Subject) -> None:
     """Each turn carries the reward that the environment gave for it, in one segment of its episode."""
     rows, _ = _run(subject)
@@ -197,17 +203,4 @@ def _episodes(rows: Sequence[Trajectory]) -> list[list[Trajectory]]:
     return list(episodes.values())
 
 
-def _has_turns(subject: Subject) -> bool:
-    return "environment" in subject.needs
-
-
-CHECKS = (
-    Check(check_every_sample_is_there),
-    Check(check_tokens_are_kept_as_sampled),
-    Check(check_environment_text_is_complete, _has_turns),
-    Check(check_turn_rewards_are_at_their_turns, _has_turns),
-    Check(check_segments_are_one_episode),
-    Check(check_no_token_trains_twice),
-    Check(check_samples_do_not_depend_on_each_other),
-    Check(check_limits_are_kept),
-)
+CHECKS = checks_in(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 
 from ..columns import INFO, assert_same_arrays, batch_of, group_of
-from ..subject import Check, Subject
+from ..subject import Subject, checks_in
 
 _REWARDS = (
     (1.0, 0.0, 0.5),
@@ -72,10 +72,4 @@ def check_prompts_do_not_matter(subject: Subject) -> None:
         assert first == second, f"{first!r} for prompt 0, {second!r} for prompt 41"
 
 
-CHECKS = (
-    Check(check_the_answer_is_none_or_a_word),
-    Check(check_inputs_stay_as_they_are),
-    Check(check_environment_text_does_not_count),
-    Check(check_groups_are_judged_alone),
-    Check(check_prompts_do_not_matter),
-)
+CHECKS = checks_in(__name__)

@@ -19,7 +19,7 @@ from ..comparing import (
 )
 from ..loss_inputs import LossCase, equal_policies, loss_case, loss_inputs, prepared, total
 from ..reward_batches import tensors_of
-from ..subject import Check, Subject
+from ..subject import Subject, checks_in, traits
 
 
 def _inputs(subject: Subject, case: LossCase, **options: object) -> LossInputs:
@@ -49,6 +49,10 @@ def _gradients(
     return result, grads[0], grads[1] if len(grads) > 1 else None
 
 
+def _weighted_with_advantages(subject: Subject) -> bool:
+    return NO_ADVANTAGES not in subject.provides
+
+
 def check_shapes_and_metrics(subject: Subject) -> None:
     """One finite loss per action token, in the type of the log-probs; metrics that merge and carry no gradient."""
     case = _prepared(subject, loss_case())
@@ -69,6 +73,7 @@ def check_a_gradient_reaches_the_policy(subject: Subject) -> None:
     assert grad.any() or (top is not None and top.any()), "all gradients are 0"
 
 
+@traits(_weighted_with_advantages, usual=True)
 def check_zero_advantages_give_no_gradient(subject: Subject) -> None:
     """A loss that is weighted with advantages teaches nothing where they are 0."""
     case = loss_case()
@@ -80,6 +85,7 @@ def check_zero_advantages_give_no_gradient(subject: Subject) -> None:
     assert worst <= 1e-7, f"a gradient of {worst:.4g} with all advantages 0"
 
 
+@traits(_weighted_with_advantages, usual=True)
 def check_at_ratio_one_it_is_reinforce(subject: Subject) -> None:
     """With all policies equal, the gradient at each token is minus its advantage."""
     case = _prepared(subject, equal_policies(loss_case()))
@@ -88,6 +94,7 @@ def check_at_ratio_one_it_is_reinforce(subject: Subject) -> None:
     assert_equal(grad, expected, "gradient at ratio 1")
 
 
+@traits(_weighted_with_advantages)
 def check_good_actions_become_likelier(subject: Subject) -> None:
     """With all policies equal, a row of good actions gets likelier by a step down the gradient, a bad one rarer."""
     case = equal_policies(loss_case((3, 3)))
@@ -192,6 +199,7 @@ def check_double_precision(subject: Subject) -> None:
     assert_equal(grad, exact_grad, "float32 gradient against float64", atol=1e-4)
 
 
+@traits(usual=True)
 def check_gradient_is_the_derivative(subject: Subject) -> None:
     """The gradient by the policy's log-probs is the slope of the loss, by finite differences in float64.
 
@@ -215,6 +223,7 @@ def check_gradient_is_the_derivative(subject: Subject) -> None:
         )
 
 
+@traits(_weighted_with_advantages)
 def check_older_samples_are_weighed(subject: Subject) -> None:
     """With ``off_policy``, the gradient depends on the log-probs of the old policy, or of the sampler."""
     assert _depends_on_the_writer(subject) or OFF_POLICY not in subject.provides, (
@@ -222,6 +231,7 @@ def check_older_samples_are_weighed(subject: Subject) -> None:
     )
 
 
+@traits(usual=True)
 def check_a_ratio_is_declared(subject: Subject) -> None:
     """A gradient that depends on the old policy's log-probs is one that provides ``off_policy``."""
     assert not _depends_on_the_writer(subject) or OFF_POLICY in subject.provides, (
@@ -243,6 +253,7 @@ def _depends_on_the_writer(subject: Subject) -> bool:
     return any(float((grad - grads[0]).abs().max()) > 1e-5 for grad in grads[1:])
 
 
+@traits(lambda subject: not _weighted_with_advantages(subject))
 def check_advantages_have_no_effect(subject: Subject) -> None:
     """With ``no_advantages``, loss and gradient are the same whatever the advantages are, nan included."""
     case = loss_case()
@@ -256,25 +267,4 @@ def check_advantages_have_no_effect(subject: Subject) -> None:
         assert_equal(other_grad[mask], grad[mask], f"gradient {what}")
 
 
-def _weighted_with_advantages(subject: Subject) -> bool:
-    return NO_ADVANTAGES not in subject.provides
-
-
-CHECKS = (
-    Check(check_shapes_and_metrics),
-    Check(check_a_gradient_reaches_the_policy),
-    Check(check_zero_advantages_give_no_gradient, _weighted_with_advantages, usual=True),
-    Check(check_at_ratio_one_it_is_reinforce, _weighted_with_advantages, usual=True),
-    Check(check_good_actions_become_likelier, _weighted_with_advantages),
-    Check(check_advantages_have_no_effect, lambda subject: not _weighted_with_advantages(subject)),
-    Check(check_padding_has_no_effect),
-    Check(check_rows_are_independent),
-    Check(check_finite_on_extremes),
-    Check(check_far_policies_stay_finite),
-    Check(check_inputs_stay_as_they_are),
-    Check(check_same_input_same_output),
-    Check(check_double_precision),
-    Check(check_gradient_is_the_derivative, usual=True),
-    Check(check_older_samples_are_weighed, _weighted_with_advantages),
-    Check(check_a_ratio_is_declared, usual=True),
-)
+CHECKS = checks_in(__name__)

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from ..subject import Check, Subject
+from ..subject import Subject, checks_in, traits
 
 STEPS = 60
 
@@ -123,6 +123,7 @@ def check_state_continues(subject: Subject) -> None:
         assert apart == 0.0, f"{name} is {apart:.4g} apart after loading the state"
 
 
+@traits(usual=True)
 def check_weight_decay_spares_small_parameters(subject: Subject) -> None:
     """Gains and biases (one axis) have no weight decay, whatever the component's default is for matrices."""
     groups = subject.make().parameter_groups(list(_Model().named_parameters()))
@@ -133,12 +134,4 @@ def check_weight_decay_spares_small_parameters(subject: Subject) -> None:
             assert decay == 0.0, f"{small[0]} has a weight decay of {decay}"
 
 
-CHECKS = (
-    Check(check_every_parameter_is_in_one_group),
-    Check(check_the_optimizer_holds_every_parameter),
-    Check(check_groups_have_a_learning_rate),
-    Check(check_no_learning_rate_no_change),
-    Check(check_the_loss_falls),
-    Check(check_state_continues),
-    Check(check_weight_decay_spares_small_parameters, usual=True),
-)
+CHECKS = checks_in(__name__)

@@ -29,7 +29,7 @@ from ..preference_inputs import (
     preference_inputs,
     tensors_by_name,
 )
-from ..subject import Check, Subject
+from ..subject import Subject, checks_in, traits
 
 KINDS = ("chosen", "rejected")
 
@@ -78,6 +78,14 @@ def _assert_same(
     assert_equal(actual.loss, expected.loss, f"loss {what}", atol=atol)
     for kind, rewards in _rewards(expected).items():
         assert_equal(_rewards(actual)[kind], rewards, f"rewards ({kind}) {what}", atol=atol)
+
+
+def _has_reference(subject: Subject) -> bool:
+    return "ref_logprobs" in subject.needs
+
+
+def _has_beta(subject: Subject) -> bool:
+    return subject.origin is not None and isinstance(subject.config.model_dump().get("beta"), float)
 
 
 def check_shapes_and_metrics(subject: Subject) -> None:
@@ -238,6 +246,7 @@ def check_double_precision(subject: Subject) -> None:
         assert_equal(grads[kind], exact_grads[kind], f"float32 gradient to {kind}", atol=1e-4)
 
 
+@traits(usual=True)
 def check_gradient_is_the_derivative(subject: Subject) -> None:
     """The gradient by the policy's log-probs is the slope of the loss, by finite differences in float64.
 
@@ -269,6 +278,7 @@ def _moved(case: PreferenceCase, kind: str, row: int, nats: float) -> Preference
     return replace(case, rejected=move(case.rejected))
 
 
+@traits(_has_reference, usual=True)
 def check_only_log_ratios_count(subject: Subject) -> None:
     """An answer that policy and reference both find less likely by as much has the same loss and reward."""
     case = _case(subject)
@@ -283,6 +293,7 @@ def check_only_log_ratios_count(subject: Subject) -> None:
     _assert_same(actual, _result(subject, case, torch.float64), "of less likely answers")
 
 
+@traits(usual=True)
 def check_lengths_do_not_count(subject: Subject) -> None:
     """The number of an answer's tokens, with the same sum of log-probs, changes nothing."""
     case = _case(subject)
@@ -290,6 +301,7 @@ def check_lengths_do_not_count(subject: Subject) -> None:
     _assert_same(_result(subject, longer), _result(subject, case), "of answers of more tokens")
 
 
+@traits(_has_beta, usual=True)
 def check_rewards_scale_with_beta(subject: Subject) -> None:
     """With half the ``beta``, rewards are half as large."""
     case = _case(subject)
@@ -298,6 +310,7 @@ def check_rewards_scale_with_beta(subject: Subject) -> None:
         assert_equal(half[kind], whole[kind] / 2, f"rewards ({kind}) with half the beta")
 
 
+@traits(_has_beta, usual=True)
 def check_loss_is_of_the_rewards(subject: Subject) -> None:
     """With half the ``beta`` and log-ratios twice as large, rewards are the same, and so is the loss."""
     case = _case(subject)
@@ -319,28 +332,4 @@ def _doubled(case: PreferenceCase, has_reference: bool) -> PreferenceCase:
     return replace(case.changed(double), mismatched_kl=2 * case.mismatched_kl)
 
 
-def _has_reference(subject: Subject) -> bool:
-    return "ref_logprobs" in subject.needs
-
-
-def _has_beta(subject: Subject) -> bool:
-    return subject.origin is not None and isinstance(subject.config.model_dump().get("beta"), float)
-
-
-CHECKS = (
-    Check(check_shapes_and_metrics),
-    Check(check_chosen_answers_become_likelier),
-    Check(check_a_unit_is_its_own_answers),
-    Check(check_rows_are_independent),
-    Check(check_finite_on_extremes),
-    Check(check_only_the_policy_gets_a_gradient),
-    Check(check_rewards_rise_with_the_policy),
-    Check(check_inputs_stay_as_they_are),
-    Check(check_same_input_same_output),
-    Check(check_double_precision),
-    Check(check_gradient_is_the_derivative, usual=True),
-    Check(check_only_log_ratios_count, _has_reference, usual=True),
-    Check(check_lengths_do_not_count, usual=True),
-    Check(check_rewards_scale_with_beta, _has_beta, usual=True),
-    Check(check_loss_is_of_the_rewards, _has_beta, usual=True),
-)
+CHECKS = checks_in(__name__)

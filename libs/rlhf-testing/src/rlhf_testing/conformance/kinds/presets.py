@@ -11,7 +11,7 @@ from rlhf_config.selection import SelectorEntry
 from rlhf_config.train import TRAIN
 from rlhf_core.plugins import Plugins, load
 
-from ..subject import Check, Subject
+from ..subject import Subject, checks_in
 
 _ASSIGNMENT = re.compile(r"[\w.\-\"']+\s*=")
 
@@ -61,9 +61,4 @@ def check_the_machine_is_left_to_the_user(subject: Subject) -> None:
     assert not named, f"left to the user: {', '.join(named)}"
 
 
-CHECKS = (
-    Check(check_every_option_exists),
-    Check(check_every_component_is_installed),
-    Check(check_every_value_has_a_source),
-    Check(check_the_machine_is_left_to_the_user),
-)
+CHECKS = checks_in(__name__)

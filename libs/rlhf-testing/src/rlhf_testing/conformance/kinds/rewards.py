@@ -12,7 +12,7 @@ from typing import Any
 from rlhf_core.batch.trajectory import Turn
 from rlhf_core.contracts.reward import RewardRequest, RewardResult
 
-from ..subject import Check, Subject
+from ..subject import Subject, checks_in
 
 RESPONSES = (
     "42",
@@ -119,10 +119,4 @@ def _value(result: Any) -> tuple[float, ...] | str:
     return float(result.reward), *(number for pair in result.step_rewards for number in pair)
 
 
-CHECKS = (
-    Check(check_one_finite_score_per_sample),
-    Check(check_step_rewards_are_declared),
-    Check(check_samples_are_scored_apart),
-    Check(check_nothing_to_score),
-    Check(check_requests_stay_as_they_are),
-)
+CHECKS = checks_in(__name__)

@@ -13,7 +13,7 @@ from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 
 from ..columns import INFO, assert_same_arrays, batch_of, group_of, trajectory
 from ..comparing import assert_metrics
-from ..subject import Check, Subject
+from ..subject import Subject, checks_in
 
 MAY_CHANGE = ("reward", "turn_rewards", "step_rewards", "metrics")
 """Columns that a shaper may write."""
@@ -102,12 +102,4 @@ def check_same_input_same_output(subject: Subject) -> None:
     assert np.array_equal(first, second), f"{first}, then {second}"
 
 
-CHECKS = (
-    Check(check_only_rewards_change),
-    Check(check_rewards_stay_finite),
-    Check(check_parts_change_no_total),
-    Check(check_inputs_stay_as_they_are),
-    Check(check_environment_text_does_not_count),
-    Check(check_state_continues),
-    Check(check_same_input_same_output),
-)
+CHECKS = checks_in(__name__)

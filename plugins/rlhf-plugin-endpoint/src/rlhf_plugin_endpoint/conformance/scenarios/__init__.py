@@ -3,13 +3,9 @@
 from . import answers, branches, dialects, refusals, retries, tools
 from .scene import Scenario
 
-SCENARIOS: tuple[Scenario, ...] = (
-    *answers.SCENARIOS,
-    *tools.SCENARIOS,
-    *branches.SCENARIOS,
-    *retries.SCENARIOS,
-    *dialects.SCENARIOS,
-    *refusals.SCENARIOS,
+SCENARIOS = tuple(
+    each
+    for module in (answers, tools, branches, retries, dialects, refusals)
+    for each in vars(module).values()
+    if isinstance(each, Scenario)
 )
-
-__all__ = ["SCENARIOS", "Scenario"]

@@ -150,19 +150,3 @@ def thoughts(endpoint: EndpointUnderTest) -> None:
         bare = {"role": "assistant", "content": message["content"]}
         play.client.chat([user("think"), bare, user("again")])
         play.check(paths=2)
-
-
-SCENARIOS = (
-    one_turn,
-    two_turns,
-    many_turns,
-    other_encoding,
-    unicode,
-    white_space,
-    content_parts,
-    length,
-    stop_string,
-    several_answers,
-    stream,
-    thoughts,
-)

@@ -97,6 +97,3 @@ def compaction(endpoint: EndpointUnderTest) -> None:
         messages.append(play.client.chat(messages))
         play.client.chat([*messages, user("finish")])
         play.check(paths=2)
-
-
-SCENARIOS = (parallel, two_continuations, edited_history, swapped_system, sub_agent, compaction)

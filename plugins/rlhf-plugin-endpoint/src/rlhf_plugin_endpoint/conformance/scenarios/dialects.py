@@ -104,6 +104,3 @@ def completions(endpoint: EndpointUnderTest) -> None:
         expect(text == " and on", f"expected ' and on', got {text!r}")
         play.client.ask("/v1/completions", {"model": model, "prompt": f"on{text}, then"})
         play.check()
-
-
-SCENARIOS = (anthropic, anthropic_stream, responses, previous_response, completions)

@@ -136,17 +136,3 @@ def _raw(client: EpisodeClient, head: bytes, body: bytes) -> bytes:
     with socket.create_connection(client.address, timeout=30) as connection:
         connection.sendall(head + body)
         return connection.recv(4096)
-
-
-SCENARIOS = (
-    no_key,
-    unknown_model,
-    million_answers,
-    broken_json,
-    half_surrogate,
-    deep_nesting,
-    huge_body,
-    half_open,
-    temperature,
-    engine_error,
-)

@@ -55,6 +55,3 @@ def abandoned(endpoint: EndpointUnderTest) -> None:
 def _text(answer: SampledAnswer) -> str:
     """Return what an answer's request and the answer itself say."""
     return KitRenderer().decode([*answer.prompt_ids, *answer.token_ids])
-
-
-SCENARIOS = (idempotency_key, retry_after_disconnect, abandoned)

@@ -125,13 +125,3 @@ def no_manifest(endpoint: EndpointUnderTest) -> None:
         play.client.chat([*messages, user("you see a door")])
         play.client.chat([user("helper")], tools=[WEATHER])
         play.check()
-
-
-SCENARIOS = (
-    tool_cycle,
-    rewritten_arguments,
-    shuffled_results,
-    inert_words,
-    malformed_call,
-    no_manifest,
-)

@@ -116,11 +116,7 @@ class ServerTalk:
         return episode
 
     def _messages(self, observation: Observation) -> tuple[Message, ...]:
-        """Return an observation as messages.
-
-        Raises:
-            ConfigError: it is token ids, which no server reads.
-        """
+        """Return an observation as messages."""
         if observation.token_ids is not None:
             raise ConfigError(
                 f"{self.task.uid}: its observation is token ids, which no chat server reads. Evaluate the model's "

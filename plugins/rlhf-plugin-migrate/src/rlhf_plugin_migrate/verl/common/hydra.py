@@ -153,11 +153,7 @@ def _filled(
 
 
 def _read(value: object, entry: OptionEntry) -> Value:
-    """Return a value as its kind; an empty one is the default. YAML reads ``1e-6`` as text.
-
-    Raises:
-        ValueError: it is of another kind.
-    """
+    """Return a value as its kind; an empty one is the default. YAML reads ``1e-6`` as text."""
     if value is None or value == "???":
         return entry.default
     if entry.kind is TEXT:

@@ -20,9 +20,9 @@ from rlhf_core.contracts import (
     TrainBatch,
 )
 from rlhf_data import check_rows, load_tokenizer, token_difference
-from rlhf_trainer.runs import Exportable, vision_spec
+from rlhf_trainer.runs import vision_spec
 
-from ..course import run_of
+from ..course import Examples, run_of
 from ..roles import TrainedModel
 from ..seen import Seen, Told
 from ..sets import held_out_metrics
@@ -34,7 +34,7 @@ from .teacher_rendering import TwoReadings, load_readings
 TEACHER = "teacher"
 
 
-class TaughtRows:
+class TaughtRows(Examples):
     """See ``course.Examples``: each row is a conversation, or a text of continued pre-training.
 
     Args:
@@ -87,9 +87,6 @@ class TaughtRows:
             return None
         return replace(found, metrics={**found.metrics, **self._teacher_nll})
 
-    def exported(self, model: RoleHandle) -> Exportable:
-        return model
-
 
 def _load(resolved: ResolvedOptions[Any]) -> TaughtRows:
     run: DistillOptions = resolved.run
@@ -98,11 +95,7 @@ def _load(resolved: ResolvedOptions[Any]) -> TaughtRows:
 
 
 def _require_one_tokenizer(run: DistillOptions) -> None:
-    """Refuse a teacher whose tokens mean something else.
-
-    Raises:
-        ConfigError: the teacher's tokenizer has other tokens.
-    """
+    """Refuse a teacher whose tokens mean something else."""
     path, trusted = run.teacher.path, run.model.trust_remote_code
     assert path is not None
     student = load_tokenizer(run.model.tokenizer or run.model.path, trust_remote_code=trusted)

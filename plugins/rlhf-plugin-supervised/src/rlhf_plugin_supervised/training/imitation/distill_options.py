@@ -115,11 +115,7 @@ def _check(run: DistillOptions, selections: Selections, labels: Labels, plugins:
 
 
 def _check_rendering(run: DistillOptions, selections: Selections, labels: Labels) -> None:
-    """Refuse a rendering of the teacher's own that cannot be made.
-
-    Raises:
-        ConfigError: names the option and what to change.
-    """
+    """Refuse a rendering of the teacher's own that cannot be made."""
     if not (asked := run.teacher.rendering_options):
         return
     if selections["model.vision"]:

@@ -19,13 +19,12 @@ from rlhf_core.contracts import (
     TrajectoryColumns,
 )
 from rlhf_data import ExampleSets, HeldOutSets, load_conversations
-from rlhf_trainer.runs import Exportable
 
-from ..course import run_of
+from ..course import Examples, run_of
 from ..order import passes
 from ..roles import TrainedModel
 from ..seen import Seen, SeenRow, Told
-from ..sets import held_out_metrics, load_sets
+from ..sets import evaluated, load_sets
 from ..update import Evaluated, Update, logprobs_of
 from .sft_options import METRICS, SftOptions
 
@@ -33,7 +32,7 @@ STATISTICS: tuple[Statistic, ...] = ("logprobs", "is_top1")
 """Numbers that the model gives for each held-out token."""
 
 
-class ImitatedRows:
+class ImitatedRows(Examples):
     """See ``course.Examples``: each row is a conversation, or a text of continued pre-training."""
 
     rows_per_unit = 1
@@ -42,9 +41,6 @@ class ImitatedRows:
         self.rows, self.sizes, self.images = sets.train, sets.sizes, sets.images
         self.held_out = sets.held_out
         self._eval_batch_size = eval_batch_size
-
-    async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
-        """Nothing has to be known of the policy."""
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         part = self.rows.select(rows)
@@ -89,15 +85,8 @@ class ImitatedRows:
                 "token_accuracy": float(is_top1[learned].mean(dtype=np.float64)),
             }
 
-        return Evaluated(
-            metrics=held_out_metrics(held_out, metrics),
-            sets=held_out.sets,
-            update=Update(batch=TrainBatch(trajectories=held_out.rows, columns={})),
-            told=Told(numbers=logprobs, losses=-logprobs),
-        )
-
-    def exported(self, model: RoleHandle) -> Exportable:
-        return model
+        update = Update(batch=TrainBatch(trajectories=held_out.rows, columns={}))
+        return evaluated(held_out, metrics, update, Told(numbers=logprobs, losses=-logprobs))
 
 
 def row_means(rows: TrajectoryColumns, column: NDArray[np.float32]) -> list[float]:

@@ -20,20 +20,19 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
 from rlhf_data import ExampleSets
-from rlhf_trainer.runs import Exportable
 
-from ..course import run_of
+from ..course import Examples, run_of
 from ..loaders import preference_loader
 from ..roles import TrainedModel
 from ..seen import Seen, Told
-from ..sets import held_out_metrics, load_sets
+from ..sets import evaluated, load_sets
 from ..update import Evaluated, Update, logprobs_of
 from .answers import answers_of, matched_columns, seen_pairs
 from .dpo_options import METRICS, DpoOptions, is_single, losses_of, weight_of
 from .judged import JudgedAnswers
 
 
-class PreferredAnswers:
+class PreferredAnswers(Examples):
     """See ``course.Examples``: two neighboring rows are the answers of a pair, the chosen one first.
 
     The reference is the policy before its first update, under an adapter the policy without it. Its log-probs of all
@@ -117,15 +116,7 @@ class PreferredAnswers:
                 "margin": float(margins.mean()),
             }
 
-        return Evaluated(
-            metrics=held_out_metrics(self._held_out, metrics),
-            sets=self._held_out.sets,
-            update=Update(batch=batch),
-            told=Told(numbers=logprobs),
-        )
-
-    def exported(self, model: RoleHandle) -> Exportable:
-        return model
+        return evaluated(self._held_out, metrics, Update(batch=batch), Told(numbers=logprobs))
 
 
 def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:

@@ -23,10 +23,10 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.media import MediaSpan
 from rlhf_data import ExampleSets
-from rlhf_trainer.runs import Exportable
 
+from ..course import Examples
 from ..seen import Seen, Told
-from ..sets import held_out_metrics
+from ..sets import evaluated
 from ..update import Evaluated, Update, logprobs_of
 from .answers import answer_sums, answers_of, seen_judged
 
@@ -36,7 +36,7 @@ SHIFTS = 256
 log = logging.getLogger(__name__)
 
 
-class JudgedAnswers:
+class JudgedAnswers(Examples):
     """See ``course.Examples``: each row is an answer, whose reward is 1 for a good one and 0 for another.
 
     The reference is that of ``dpo.PreferredAnswers``.
@@ -128,18 +128,9 @@ class JudgedAnswers:
                 found["margin"] = float(margin)
             return found
 
-        return Evaluated(
-            metrics=held_out_metrics(self._held_out, metrics),
-            sets=self._held_out.sets,
-            update=Update(
-                batch=batch,
-                mismatched_kl=None if log_ratios is None else mean_of(log_ratios),
-            ),
-            told=Told(numbers=logprobs),
-        )
-
-    def exported(self, model: RoleHandle) -> Exportable:
-        return model
+        kl = None if log_ratios is None else mean_of(log_ratios)
+        update = Update(batch=batch, mismatched_kl=kl)
+        return evaluated(self._held_out, metrics, update, Told(numbers=logprobs))
 
 
 class _Judged:

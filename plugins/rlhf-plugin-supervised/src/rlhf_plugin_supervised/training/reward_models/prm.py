@@ -26,11 +26,11 @@ from rlhf_core.contracts import (
 from rlhf_data import ExampleSets, load_step_labels
 from rlhf_trainer.runs import Exportable
 
-from ..course import run_of
+from ..course import Examples, run_of
 from ..options import REWARD_MODEL
 from ..roles import TrainedModel
 from ..seen import Seen, SeenRow, Told
-from ..sets import held_out_metrics, load_sets
+from ..sets import evaluated, load_sets
 from ..update import Evaluated, Update, scores_of
 from .config_entries import WithEntries
 from .prm_options import METRICS, PrmOptions
@@ -39,7 +39,7 @@ SEPARATOR = "step_separator"
 """Entry of ``config.json`` with the text behind each step."""
 
 
-class LabeledSteps:
+class LabeledSteps(Examples):
     """See ``course.Examples``: each row is a solution, and each of its learned tokens is the last one of a step.
 
     Args:
@@ -58,9 +58,6 @@ class LabeledSteps:
         self._held_out = sets.held_out
         self._eval_batch_size = eval_batch_size
         self._separator = separator
-
-    async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
-        """Nothing has to be known of the model."""
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         part = self.rows.select(rows)
@@ -105,12 +102,7 @@ class LabeledSteps:
             }
 
         batch = TrainBatch(trajectories=held_out, columns={"labels": all_labels})
-        return Evaluated(
-            metrics=held_out_metrics(self._held_out, metrics),
-            sets=self._held_out.sets,
-            update=Update(batch=batch),
-            told=Told(numbers=all_scores),
-        )
+        return evaluated(self._held_out, metrics, Update(batch=batch), Told(numbers=all_scores))
 
     def exported(self, model: RoleHandle) -> Exportable:
         async def entries() -> Mapping[str, str]:

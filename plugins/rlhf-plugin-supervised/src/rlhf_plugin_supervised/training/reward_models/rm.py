@@ -21,11 +21,11 @@ from rlhf_core.objective import ranking_loss
 from rlhf_data import ExampleSets, load_pairs
 from rlhf_trainer.runs import Exportable, generator_of
 
-from ..course import run_of
+from ..course import Examples, run_of
 from ..options import REWARD_MODEL
 from ..roles import TrainedModel
 from ..seen import Seen, SeenRow, Told
-from ..sets import held_out_metrics, load_sets
+from ..sets import evaluated, load_sets
 from ..update import Evaluated, Update, scores_of
 from .config_entries import WithEntries, statistics_of
 from .rm_options import METRICS, RmOptions
@@ -34,7 +34,7 @@ STATISTICS_PAIRS = 1000
 """Pairs of the training set whose scores give mean and standard deviation where nothing is held out."""
 
 
-class RankedAnswers:
+class RankedAnswers(Examples):
     """See ``course.Examples``: two neighboring rows are the answers of a pair, the chosen one first.
 
     Args:
@@ -57,9 +57,6 @@ class RankedAnswers:
         self._eval_batch_size = eval_batch_size
         self._seed = seed
         self._has_statistics = has_statistics
-
-    async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
-        """Nothing has to be known of the model."""
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         return Update(batch=TrainBatch(trajectories=self.rows.select(rows), columns={}))
@@ -107,12 +104,8 @@ class RankedAnswers:
                 "score_std": float(scores.std(dtype=np.float64, ddof=1)),
             }
 
-        return Evaluated(
-            metrics=held_out_metrics(self._held_out, metrics),
-            sets=self._held_out.sets,
-            update=Update(batch=TrainBatch(trajectories=held_out, columns={})),
-            told=Told(numbers=all_scores),
-        )
+        update = Update(batch=TrainBatch(trajectories=held_out, columns={}))
+        return evaluated(self._held_out, metrics, update, Told(numbers=all_scores))
 
     def exported(self, model: RoleHandle) -> Exportable:
         if not self._has_statistics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from rlhf_core.errors import PluginError
 from rlhf_trainer.rollouts.prompts import CheckedSampler
 
 from ...prompt_draws import Draws, NumberedPrompts
-from ...subject import Check, Subject
+from ...subject import Subject, checks_in, traits
 
 COUNTS = (4, 1, 7, 12, 30, 4, 4)
 """Prompts of each step: fewer, as many, and more than there are."""
@@ -43,6 +43,7 @@ def check_no_prompt_for_ever(subject: Subject) -> None:
         assert len(set(draws.drawn)) > 1, f"80 draws of prompt {draws.drawn[0]}"
 
 
+@traits(usual=True)
 def check_draws_of_a_step_differ(subject: Subject) -> None:
     """A step has no prompt twice while there are others: equal prompts in a batch teach less."""
     draws = Draws(subject.make())
@@ -138,13 +139,4 @@ def _global_generators(seed: int) -> Iterator[None]:
         np.random.set_state(state_of_numpy)
 
 
-CHECKS: Sequence[Check] = (
-    Check(check_a_draw_is_what_was_asked_for),
-    Check(check_no_prompt_for_ever),
-    Check(check_draws_of_a_step_differ, usual=True),
-    Check(check_same_input_same_output),
-    Check(check_state_continues),
-    Check(check_timing_of_results_does_not_count),
-    Check(check_results_may_stay_away),
-    Check(check_the_prompts_stay_as_they_are),
-)
+CHECKS = checks_in(__name__)

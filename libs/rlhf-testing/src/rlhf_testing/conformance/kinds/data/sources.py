@@ -10,7 +10,7 @@ from rlhf_core.contracts.data.source import DataSource
 from rlhf_core.errors import DataError
 from rlhf_data.made.source_rows import SourceRows
 
-from ...subject import Check, Subject
+from ...subject import Subject, checks_in
 
 FIRST = 24
 """Rows that are looked at."""
@@ -97,11 +97,4 @@ def _read_by_a_run(subject: Subject, count: int) -> SourceRows:
     return rows
 
 
-CHECKS = (
-    Check(check_rows_are_mappings),
-    Check(check_rows_go_on_from_any_number),
-    Check(check_rows_stay_the_same),
-    Check(check_the_end_is_quiet),
-    Check(check_readings_do_not_disturb_each_other),
-    Check(check_places_name_rows),
-)
+CHECKS = checks_in(__name__)

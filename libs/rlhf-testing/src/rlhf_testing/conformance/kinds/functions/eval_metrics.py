@@ -10,7 +10,7 @@ import numpy as np
 
 from rlhf_core.contracts.functions.eval_metric import EvalEpisodes
 
-from ...subject import Check, Subject
+from ...subject import Subject, checks_in
 
 _TEXTS = ("4", "four it is", "4", "", "I do not know what it is", "4 4 4")
 
@@ -100,9 +100,4 @@ def check_inputs_stay_as_they_are(subject: Subject) -> None:
             assert np.array_equal(first, second), f"{second[:5]} after, {first[:5]} before"
 
 
-CHECKS = (
-    Check(check_finite_numbers_with_names),
-    Check(check_earlier_evaluations_do_not_count),
-    Check(check_the_order_does_not_count),
-    Check(check_inputs_stay_as_they_are),
-)
+CHECKS = checks_in(__name__)

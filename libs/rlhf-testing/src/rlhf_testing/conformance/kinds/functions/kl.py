@@ -8,7 +8,7 @@ from torch import Tensor
 from rlhf_core.capabilities import NO_PULL, UNBIASED_KL
 
 from ...comparing import assert_equal, assert_finite
-from ...subject import Check, Subject
+from ...subject import Subject, checks_in, traits
 
 _REFERENCE = (0.2, 0.3, 0.4, 0.1)
 _POLICIES = ((0.5, 0.25, 0.15, 0.1), (0.1, 0.2, 0.3, 0.4), (0.02, 0.38, 0.45, 0.15))
@@ -48,6 +48,14 @@ def _slopes(subject: Subject) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
+def _is_unbiased(subject: Subject) -> bool:
+    return UNBIASED_KL in subject.provides
+
+
+def _pulls(subject: Subject) -> bool:
+    return NO_PULL not in subject.provides
+
+
 def check_each_token_by_itself(subject: Subject) -> None:
     """An estimate for each token, of the shape of the log-ratios, that depends on its own token alone, and is the same
     when it is asked for again."""
@@ -76,6 +84,7 @@ def check_every_log_ratio_has_a_number_and_a_slope(subject: Subject) -> None:
     assert_finite(slope, f"slopes at the log-ratios {_FAR}")
 
 
+@traits(usual=True)
 def check_it_is_the_kl_of_near_policies(subject: Subject) -> None:
     """For a policy close to its reference the mean over samples is KL(policy || reference)."""
     reference = _log(_REFERENCE)
@@ -88,6 +97,7 @@ def check_it_is_the_kl_of_near_policies(subject: Subject) -> None:
         )
 
 
+@traits(_is_unbiased)
 def check_its_mean_is_the_kl(subject: Subject) -> None:
     """The mean over samples is KL(policy || reference): ``unbiased_kl`` is a promise."""
     reference = _log(_REFERENCE)
@@ -97,6 +107,7 @@ def check_its_mean_is_the_kl(subject: Subject) -> None:
         assert_equal(mean, exact, f"mean over samples of {probabilities}")
 
 
+@traits(lambda subject: not _is_unbiased(subject))
 def check_a_bias_is_no_secret(subject: Subject) -> None:
     """Without ``unbiased_kl`` the mean over samples differs from the KL somewhere: an unbiased one says so."""
     reference = _log(_REFERENCE)
@@ -109,6 +120,7 @@ def check_a_bias_is_no_secret(subject: Subject) -> None:
     )
 
 
+@traits(_pulls)
 def check_as_a_loss_it_pulls_back(subject: Subject) -> None:
     """Descent on the mean estimate lowers the KL. What has no such gradient provides ``no_pull``."""
     for own, wanted in _slopes(subject):
@@ -119,27 +131,11 @@ def check_as_a_loss_it_pulls_back(subject: Subject) -> None:
         )
 
 
+@traits(lambda subject: not _pulls(subject))
 def check_no_pull_is_no_gradient(subject: Subject) -> None:
     """With ``no_pull`` the gradient of the mean estimate is 0: runs with it in the loss are refused."""
     for own, _ in _slopes(subject):
         assert_equal(own, torch.zeros_like(own), "gradient as a loss")
 
 
-def _is_unbiased(subject: Subject) -> bool:
-    return UNBIASED_KL in subject.provides
-
-
-def _pulls(subject: Subject) -> bool:
-    return NO_PULL not in subject.provides
-
-
-CHECKS = (
-    Check(check_each_token_by_itself),
-    Check(check_equal_log_probs_give_zero),
-    Check(check_every_log_ratio_has_a_number_and_a_slope),
-    Check(check_it_is_the_kl_of_near_policies, usual=True),
-    Check(check_its_mean_is_the_kl, _is_unbiased),
-    Check(check_a_bias_is_no_secret, lambda subject: not _is_unbiased(subject)),
-    Check(check_as_a_loss_it_pulls_back, _pulls),
-    Check(check_no_pull_is_no_gradient, lambda subject: not _pulls(subject)),
-)
+CHECKS = checks_in(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rlhf_core.capabilities import ENDS_AT_FLOOR
 from rlhf_core.contracts.functions.schedule import SchedulePoint
 
-from ...subject import Check, Subject
+from ...subject import Subject, checks_in, traits
 
 _RUNS = ((0, 1), (1, 1), (0, 7), (3, 40), (40, 40), (10, 2000))
 """Updates of the warm-up and of the whole run."""
@@ -38,6 +38,10 @@ def _factors(subject: Subject, points: list[SchedulePoint]) -> list[float]:
     return [schedule(point) for point in points]
 
 
+def _has_floor(subject: Subject) -> bool:
+    return ENDS_AT_FLOOR in subject.provides
+
+
 def check_a_share_at_every_update(subject: Subject) -> None:
     """A finite number of at least 0 at every update, in runs of one update and of warm-up alone too."""
     for points in _runs():
@@ -57,6 +61,7 @@ def check_a_function_of_the_point(subject: Subject) -> None:
         assert alone == forwards[-1], f"{alone} asked alone, {forwards[-1]} {_where(points[-1])}"
 
 
+@traits(usual=True)
 def check_the_peak_follows_the_warm_up(subject: Subject) -> None:
     """The first update after the warm-up has the peak rate, to which the warm-up rises."""
     for warmup, total in _RUNS:
@@ -66,6 +71,7 @@ def check_the_peak_follows_the_warm_up(subject: Subject) -> None:
             assert abs(factor - 1) < 1e-6, f"{factor:.6g} {_where(point)}, expected 1"
 
 
+@traits(usual=True)
 def check_never_above_the_peak(subject: Subject) -> None:
     """No share is above 1: the optimizer's learning rate is the peak."""
     for points in _runs():
@@ -73,6 +79,7 @@ def check_never_above_the_peak(subject: Subject) -> None:
             assert factor <= 1 + 1e-6, f"{factor:.6g} {_where(point)}"
 
 
+@traits(_has_floor)
 def check_it_ends_at_the_floor(subject: Subject) -> None:
     """The share after the last update is ``min_lr_ratio``: ``ends_at_floor`` is a promise."""
     for warmup, total in _RUNS:
@@ -83,21 +90,11 @@ def check_it_ends_at_the_floor(subject: Subject) -> None:
                 assert abs(factor - floor) < 1e-6, f"{factor:.6g} {_where(point)}"
 
 
+@traits(lambda subject: not _has_floor(subject))
 def check_a_floor_is_declared(subject: Subject) -> None:
     """Without ``ends_at_floor`` the option ``min_lr_ratio`` changes nothing: runs refuse it where it is typed."""
     low, high = (_factors(subject, _points(3, 40, floor)) for floor in (0.0, 1.0))
     assert low == high, f"{low[-3:]} with min_lr_ratio 0, {high[-3:]} with 1"
 
 
-def _has_floor(subject: Subject) -> bool:
-    return ENDS_AT_FLOOR in subject.provides
-
-
-CHECKS = (
-    Check(check_a_share_at_every_update),
-    Check(check_a_function_of_the_point),
-    Check(check_the_peak_follows_the_warm_up, usual=True),
-    Check(check_never_above_the_peak, usual=True),
-    Check(check_it_ends_at_the_floor, _has_floor),
-    Check(check_a_floor_is_declared, lambda subject: not _has_floor(subject)),
-)
+CHECKS = checks_in(__name__)

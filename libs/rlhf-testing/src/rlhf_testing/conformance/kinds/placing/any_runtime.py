@@ -29,7 +29,7 @@ from rlhf_core.errors import DataError, RLHFError
 from rlhf_core.plugins import load
 
 from ...columns import batch_of, group_of
-from ...subject import HANGS_AFTER_S, Check, Subject
+from ...subject import HANGS_AFTER_S, Subject, checks_in, traits
 from . import answering
 
 PATIENCE_S = 60.0
@@ -139,6 +139,10 @@ def _assert_answer(role: str, batch: Any, found: Any, *, sign: float = 1.0) -> N
     )
 
 
+def _has_processes(subject: Subject) -> bool:
+    return IN_PROCESS not in subject.provides
+
+
 def check_calls_under_way_get_their_own_answers(subject: Subject) -> None:
     """Every role of the spec is started; of several calls under way each gets its own answer, in order."""
 
@@ -212,6 +216,7 @@ def check_a_cancelled_call_leaves_nothing(subject: Subject) -> None:
     _try(subject, use, overlaps=True)
 
 
+@traits(_has_processes)
 def check_a_killed_process_is_reported(subject: Subject) -> None:
     """A role whose process is killed ends its call, and every later one, with an error that names the role."""
 
@@ -304,15 +309,4 @@ def _is_alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def _has_processes(subject: Subject) -> bool:
-    return IN_PROCESS not in subject.provides
-
-
-CHECKS = (
-    Check(check_calls_under_way_get_their_own_answers),
-    Check(check_an_exception_of_a_role_keeps_its_name),
-    Check(check_roles_leave_the_loop_free),
-    Check(check_a_cancelled_call_leaves_nothing),
-    Check(check_a_killed_process_is_reported, _has_processes),
-    Check(check_nothing_is_left_behind),
-)
+CHECKS = checks_in(__name__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rlhf_core.contracts.backend import RoleSpec
 from rlhf_core.contracts.engine import EngineSpec
 from rlhf_core.contracts.runtime import Placement, RuntimeSpec
 
-from ...subject import Check, Subject
+from ...subject import Subject, checks_in
 from . import any_runtime
 
 _BACKEND = ComponentRef(kind="rlhf_train_backends", name="checked:backend")
@@ -284,14 +285,5 @@ def _in_process(subject: Subject) -> bool:
 
 
 CHECKS = any_runtime.CHECKS + tuple(
-    Check(check, _in_process)
-    for check in (
-        check_each_role_is_built_once,
-        check_calls_and_answers_come_through,
-        check_an_error_of_a_role_comes_through,
-        check_the_engine_serves_the_policy,
-        check_roles_leave_the_loop_to_the_engine,
-        check_a_run_without_an_engine_has_none,
-        check_close_takes_everything_down,
-    )
+    replace(check, applies=_in_process) for check in checks_in(__name__)
 )

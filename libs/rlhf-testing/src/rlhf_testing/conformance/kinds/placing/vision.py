@@ -16,7 +16,7 @@ from rlhf_core.media.reference import MediaRef
 from rlhf_core.media.spans import ImageTokens, collapsed, expanded
 
 from ....tiny_vision import VISION_FAMILIES, write_tiny_vision_model
-from ...subject import Check, Subject
+from ...subject import Subject, checks_in
 
 _SIZES = ((8, 8), (32, 32), (64, 48), (48, 64), (200, 24), (1, 1), (24, 200), (4000, 3000))
 
@@ -126,10 +126,4 @@ def check_what_is_no_model_is_refused(subject: Subject) -> None:
             ) from error
 
 
-CHECKS = (
-    Check(check_an_image_has_tokens),
-    Check(check_a_policy_cannot_write_an_image),
-    Check(check_equal_sizes_have_equal_tokens),
-    Check(check_places_come_back),
-    Check(check_what_is_no_model_is_refused),
-)
+CHECKS = checks_in(__name__)

@@ -15,7 +15,7 @@ from rlhf_config.sections import options_of
 from rlhf_core.contracts.logger import Logger
 from rlhf_core.observer import RolloutSample, RunInfo, RunResult
 
-from ...subject import Check, Subject
+from ...subject import Subject, checks_in
 
 _CONFIG: Mapping[str, Any] = {
     "seed": 42,
@@ -144,11 +144,4 @@ def check_no_option_holds_a_secret(subject: Subject) -> None:
     assert not found, f"{', '.join(found)}: read it from the environment instead"
 
 
-CHECKS = (
-    Check(check_a_whole_run_is_taken),
-    Check(check_every_end_is_taken),
-    Check(check_an_ended_run_goes_on),
-    Check(check_making_one_starts_nothing),
-    Check(check_inputs_stay_as_they_are),
-    Check(check_no_option_holds_a_secret),
-)
+CHECKS = checks_in(__name__)

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlhf_core.observer import EndRun, Observer, RolloutSample, RunInfo, RunResult
 
-from ...subject import Check, Subject
+from ...subject import Subject, checks_in
 
 _STEPS = 240
 _EVENTS = ("run_start", "rollout_end", "step_end", "eval_end", "checkpoint_saved", "run_end")
@@ -174,14 +174,4 @@ def check_inputs_stay_as_they_are(subject: Subject) -> None:
     assert repr((metrics, evaluation, samples)) == before, f"they became {metrics}, {evaluation}"
 
 
-CHECKS = (
-    Check(check_it_hears_something),
-    Check(check_a_whole_run_is_heard),
-    Check(check_a_run_that_never_starts_is_heard),
-    Check(check_answers_are_ends_with_reasons),
-    Check(check_a_resumed_run_goes_on),
-    Check(check_saving_changes_nothing),
-    Check(check_runs_share_nothing),
-    Check(check_making_one_starts_nothing),
-    Check(check_inputs_stay_as_they_are),
-)
+CHECKS = checks_in(__name__)
