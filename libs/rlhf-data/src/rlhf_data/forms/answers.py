@@ -12,6 +12,7 @@ from .chats import (
     LABEL,
     MESSAGES,
     USER,
+    apart,
     as_turns,
     chat_column,
     conversation,
@@ -146,7 +147,7 @@ def chat_completion(row: Row) -> Row:
 
 
 def _asked_and_said(row: Row) -> tuple[list[Any], list[Any]]:
-    """Return the messages of the prompt, and those of the answer, which may have the prompt before them again.
+    """Return the messages of the prompt, and those of the answer, as from ``chats.apart``.
 
     Raises:
         RowProblem: as from ``chat_completion``.
@@ -162,8 +163,7 @@ def _asked_and_said(row: Row) -> tuple[list[Any], list[Any]]:
                 f"column {column!r}: expected a list of chat messages, got {type(row.get(column)).__name__}",
             )
     assert prompt is not None
-    repeated = len(prompt) if list(answer[: len(prompt)]) == list(prompt) else 0
-    return list(prompt), list(answer[repeated:])
+    return apart(prompt, answer)
 
 
 def judged_chat(row: Row) -> Row:

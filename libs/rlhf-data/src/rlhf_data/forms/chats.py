@@ -165,6 +165,19 @@ def _system_column(row: Row) -> str | None:
     return next((name for name in texts if row[name].strip()), None)
 
 
+def apart(prompt: Sequence[Any], answer: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the messages of a prompt, and those of an answer without the prompt, which it may begin with again. Either
+    may lack the system message of the other."""
+    given, said = list(prompt), list(answer)
+    systems = [one[:1] if one[0].get("role") == SYSTEM else [] for one in (given, said)]
+    asked = given[len(systems[0]) :]
+    end = len(systems[1]) + len(asked)
+    differ = all(systems) and systems[0] != systems[1]
+    if differ or said[len(systems[1]) : end] != asked:
+        return given, said
+    return [*(systems[0] or systems[1]), *asked], said[end:]
+
+
 def asked(row: Row) -> Row:
     """Return a row whose prompt is its conversation up to the last answer of the assistant."""
     messages = row.get(MESSAGES)
