@@ -21,6 +21,8 @@ Prompt = str | tuple[Message, ...]
 
 MISSING_COLUMN = "missing column"
 """Kind of the problem of a row that has not the column which an option names."""
+_QUESTIONS = ("question", "query", "problem", "instruction", "input", "inputs", "context")
+"""Columns that ask in sets that many people have, for messages."""
 SHOWN = 5
 """Number of rows of one kind of problem that are named, unless all are wanted."""
 
@@ -115,7 +117,7 @@ class PromptFormat:
             raise RowProblem(
                 "wrong type",
                 f"expected text or a list of chat messages in column {self.prompt_key!r}, got {_show(value)}"
-                f"{_as_text(value)}",
+                f"{way_to_text(value)}",
             )
         return self._with_system_prompt(checked_messages(value))
 
@@ -248,13 +250,24 @@ def _column(row: Row, name: str) -> Any:
         names = ", ".join(filled_columns(row)) or "none"
         raise RowProblem(
             MISSING_COLUMN,
-            f"expected a column {name!r}; the row has {names}. Set --data.prompt_key or --data.template"
+            f"expected a column {name!r}; the row has {names}. {_way_to_prompt(row)}"
             f"{hint_of_printed(row)}",
         )
     value = row[name]
     if value is None:
         raise RowProblem("empty", f"column {name!r} is null")
     return value
+
+
+def _way_to_prompt(row: Row) -> str:
+    """Return how the prompt of a row is found that has no column of this name."""
+    if "parent_id" in row:
+        return "These are messages of a tree: write each of its conversations as a row with a list of messages"
+    found = [name for name in _QUESTIONS if isinstance(row.get(name), str)]
+    if len(found) < 2:
+        return f"Set --data.prompt_key {''.join(found) or 'COLUMN'} or --data.template"
+    filled = " ".join(f"{{{name}}}" for name in found)
+    return f"Set --data.prompt_key {found[0]} or --data.template '{filled}'"
 
 
 def _checked_message(entry: Any, number: int) -> Message:
@@ -340,9 +353,15 @@ def _fields(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(columns))
 
 
-def _as_text(value: object) -> str:
-    """Return how a number is written as text."""
-    return f'; write it as text, "{value}"' if isinstance(value, int | float) else ""
+def way_to_text(value: object) -> str:
+    """Return how a value that is no text is written where text or messages are read, behind the words on the value."""
+    if isinstance(value, int | float):
+        return f'; write it as text, "{value}"'
+    if isinstance(value, bytes):
+        return "; write its text: cast the column to a string, or decode() each value"
+    if isinstance(value, Mapping) and "role" in value:
+        return "; write a message as a list of one, [message]"
+    return ""
 
 
 def _show(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeGuard
 
 from rlhf_core.outside.json_reader import parse_json
@@ -43,6 +44,14 @@ Messages = list[dict[str, Any]]
 def as_turns(value: Any) -> Any:
     """Return a single turn or message as a list of one, and anything else as it is."""
     return [value] if isinstance(value, Mapping) else value
+
+
+def as_list(value: Any) -> Any:
+    """Return a list that is JSON text as a list, and anything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with suppress(ValueError):
+            return parse_json(value)
+    return value
 
 
 def is_chat(value: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
@@ -189,13 +198,8 @@ def asked(row: Row) -> Row:
 
 def _is_text(value: object) -> bool:
     """Return whether a value is the JSON text of a list of messages or turns."""
-    if not isinstance(value, str) or not value.lstrip().startswith("["):
-        return False
-    try:
-        found = parse_json(value)
-    except ValueError:
-        return False
-    return is_chat(found) or is_sharegpt(found)
+    found = as_list(value)
+    return found is not value and (is_chat(found) or is_sharegpt(found))
 
 
 def _is_list(value: object, *keys: str) -> bool:

@@ -9,12 +9,21 @@ from rlhf_core.batch.task import Message
 from rlhf_core.media.parts import is_seen
 from rlhf_core.outside.json_reader import parse_json
 
-from ..rows import MISSING_COLUMN, RowProblem, check_not_printed, check_text, read_messages
+from ..rows import (
+    MISSING_COLUMN,
+    RowProblem,
+    check_not_printed,
+    check_text,
+    read_messages,
+    way_to_text,
+)
 from ..source import Row, filled_columns, hint_of_printed
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of messages; a data set with others (``human``, ``gpt``) has to be rewritten."""
 
+_ANSWERS = ("answer", "response", "output", "solution", "completion", "targets")
+"""Columns with answers in sets that many people have, for messages."""
 ASSISTANT = "assistant"
 TOOL = "tool"
 
@@ -32,11 +41,17 @@ def value_of(row: Row, key: str, option: str) -> Any:
         raise RowProblem(
             MISSING_COLUMN,
             f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.{option}"
-            f"{hint_of_printed(row)}",
+            f"{_near(row, option)}{hint_of_printed(row)}",
         )
     if row[key] is None:
         raise RowProblem("empty", f"column {key!r} is null")
     return row[key]
+
+
+def _near(row: Row, option: str) -> str:
+    """Return the column that is meant, where it is one of those in which many sets have answers."""
+    found = [name for name in _ANSWERS if isinstance(row.get(name), str)]
+    return f" {found[0]}" if option == "response_key" and found else ""
 
 
 def text_of(row: Row, key: str, option: str) -> str:
@@ -47,7 +62,10 @@ def text_of(row: Row, key: str, option: str) -> str:
     """
     text = value_of(row, key, option)
     if not isinstance(text, str):
-        raise RowProblem("wrong type", f"column {key!r}: expected text, got {type(text).__name__}")
+        raise RowProblem(
+            "wrong type",
+            f"column {key!r}: expected text, got {type(text).__name__}{way_to_text(text)}",
+        )
     check_text(text, f"column {key!r}")
     return text
 
