@@ -92,7 +92,7 @@ def has_judged_chat(row: Row) -> bool:
 
 
 def has_text(row: Row) -> bool:
-    """Return whether a row has a text that is whole by itself, and no message of a tree, as in rows of OpenAssistant."""
+    """Return whether a row has a text that is whole by itself: no message of a tree, as in OpenAssistant's rows."""
     return isinstance(row.get("text"), str) and "parent_id" not in row
 
 
