@@ -11,7 +11,9 @@ from typing import Any
 from rlhf_config.run import PromptData
 from rlhf_core.batch.task import Message
 from rlhf_core.errors import DataError
+from rlhf_core.outside.json_reader import parse_json
 
+from .advice import way_to_prompt, way_to_text
 from .chat.template.contents import text_of_part
 from .chat.template.problem import REFUSED, TemplateProblem
 from .source import Row, code_of, filled_columns, hint_of_printed, printed_messages
@@ -21,8 +23,6 @@ Prompt = str | tuple[Message, ...]
 
 MISSING_COLUMN = "missing column"
 """Kind of the problem of a row that has not the column which an option names."""
-_QUESTIONS = ("question", "query", "problem", "instruction", "input", "inputs", "context")
-"""Columns that ask in sets that many people have, for messages."""
 SHOWN = 5
 """Number of rows of one kind of problem that are named, unless all are wanted."""
 
@@ -250,24 +250,13 @@ def _column(row: Row, name: str) -> Any:
         names = ", ".join(filled_columns(row)) or "none"
         raise RowProblem(
             MISSING_COLUMN,
-            f"expected a column {name!r}; the row has {names}. {_way_to_prompt(row)}"
+            f"expected a column {name!r}; the row has {names}. {way_to_prompt(row)}"
             f"{hint_of_printed(row)}",
         )
     value = row[name]
     if value is None:
         raise RowProblem("empty", f"column {name!r} is null")
     return value
-
-
-def _way_to_prompt(row: Row) -> str:
-    """Return how the prompt of a row is found that has no column of this name."""
-    if "parent_id" in row:
-        return "These are messages of a tree: write each of its conversations as a row with a list of messages"
-    found = [name for name in _QUESTIONS if isinstance(row.get(name), str)]
-    if len(found) < 2:
-        return f"Set --data.prompt_key {''.join(found) or 'COLUMN'} or --data.template"
-    filled = " ".join(f"{{{name}}}" for name in found)
-    return f"Set --data.prompt_key {found[0]} or --data.template '{filled}'"
 
 
 def _checked_message(entry: Any, number: int) -> Message:
@@ -277,6 +266,8 @@ def _checked_message(entry: Any, number: int) -> Message:
             f"message {number}: expected an object with role and content, got {_show(entry)}",
         )
     message = {str(key): value for key, value in entry.items() if value is not None}
+    if isinstance(calls := message.get("tool_calls"), str):
+        message = {**message, "tool_calls": _calls_of(calls, number)}
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise RowProblem("bad message", f"message {number}: expected a role, got {_show(role)}")
@@ -292,6 +283,24 @@ def _checked_message(entry: Any, number: int) -> Message:
             f"message {number}: expected text as content, got {_show(content)}. {_way_to_text(message)}",
         )
     return message
+
+
+def _calls_of(text: str, number: int) -> list[Any]:
+    """Return the calls that a table has as JSON text, since their arguments differ; none where it is blank.
+
+    Raises:
+        RowProblem: the text is no list.
+    """
+    try:
+        calls = parse_json(text) if text.strip() else []
+    except ValueError:
+        calls = None
+    if not isinstance(calls, list):
+        raise RowProblem(
+            "bad tool call",
+            f"message {number}: expected tool_calls as a list, or as its JSON text; got {text!r:.60}",
+        )
+    return calls
 
 
 def _way_to_text(message: Message) -> str:
@@ -351,17 +360,6 @@ def _fields(template: str) -> tuple[str, ...]:
             raise ValueError("expected a column name between braces, such as {question}")
         columns.append(column)
     return tuple(dict.fromkeys(columns))
-
-
-def way_to_text(value: object) -> str:
-    """Return how a value that is no text is written where text or messages are read, behind the words on the value."""
-    if isinstance(value, int | float):
-        return f'; write it as text, "{value}"'
-    if isinstance(value, bytes):
-        return "; write its text: cast the column to a string, or decode() each value"
-    if isinstance(value, Mapping) and "role" in value:
-        return "; write a message as a list of one, [message]"
-    return ""
 
 
 def _show(value: object) -> str:

@@ -133,6 +133,15 @@ def test_the_right_answer_of_another_trainers_rows_goes_before_a_worked_solution
         check({"rows.jsonl": [row]})
 
 
+def test_an_entry_of_json_text_is_answered_with_the_way_to_objects(check):
+    row = {"prompt": "1 + 1 =", "info": json.dumps({"ground_truth": "2"})}
+
+    with pytest.raises(
+        ConfigError, match="'info' is JSON text", check=has_code("data/missing-column")
+    ):
+        check({"rows.jsonl": [row]}, "--reward.labeled.key", "info.ground_truth")
+
+
 def test_one_row_of_one_set_is_enough(check):
     check({"rows.jsonl": ROWS})
     check(

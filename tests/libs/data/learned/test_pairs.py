@@ -172,6 +172,15 @@ def test_a_seam_that_one_answer_merges_with_begins_the_learned_part_of_both(load
 
 
 BAD = {
+    "two system messages": (
+        {
+            "prompt": [{"role": "system", "content": "Be kind."}, USER],
+            "chosen": [SYSTEM, USER, GOOD],
+            "rejected": [SYSTEM, USER, BAD_ANSWER],
+        },
+        "begin with different system messages; leave one out",
+        "data/two-system-prompts",
+    ),
     "the same": (
         {"prompt": "a", "chosen": "b", "rejected": "b"},
         "are the same",

@@ -155,6 +155,12 @@ def _holder(source: Source, entry: str) -> str | None:
     return None
 
 
+def _is_text_of_objects(source: Source, column: str) -> bool:
+    """Return whether a column of the first rows has objects as JSON text."""
+    rows = (row for row in islice(source.scan(), LOOKED_AT) if not isinstance(row, Unreadable))
+    return any(str(row.get(column)).lstrip().startswith('{"') for row in rows)
+
+
 def _holder_in(sources: Sequence[Source], entry: str) -> str | None:
     return next(filter(None, (_holder(source, entry) for source in sources)), None)
 
@@ -175,6 +181,8 @@ def _problem(
         hint = f" It is in {holder!r}: call the parameter so, and take {holder}[{column!r}]."
     elif own is not None:
         hint = f" {own}"
+    elif any(_is_text_of_objects(source, column.partition(".")[0]) for source in sources):
+        hint = f" {column.partition('.')[0]!r} is JSON text: write it as an object, of which entries can be named."
     return (
         f"{label}: {selection.name} reads the column {column!r}, which no row of {lacking.sets} has.{hint}\n"
         f"  Columns: {lacking.columns}. Name one of them, or add this one to the rows."

@@ -176,14 +176,22 @@ def _system_column(row: Row) -> str | None:
 
 def apart(prompt: Sequence[Any], answer: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Return the messages of a prompt, and those of an answer without the prompt, which it may begin with again. Either
-    may lack the system message of the other."""
+    may lack the system message of the other.
+
+    Raises:
+        RowProblem: both have one, and they differ.
+    """
     given, said = list(prompt), list(answer)
     systems = [one[:1] if one[0].get("role") == SYSTEM else [] for one in (given, said)]
     asked = given[len(systems[0]) :]
     end = len(systems[1]) + len(asked)
-    differ = all(systems) and systems[0] != systems[1]
-    if differ or said[len(systems[1]) : end] != asked:
+    if said[len(systems[1]) : end] != asked:
         return given, said
+    if all(systems) and systems[0] != systems[1]:
+        raise RowProblem(
+            "two system prompts",
+            "the prompt and the answers that repeat it begin with different system messages; leave one out",
+        )
     return [*(systems[0] or systems[1]), *asked], said[end:]
 
 

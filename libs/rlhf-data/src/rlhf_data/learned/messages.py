@@ -9,21 +9,20 @@ from rlhf_core.batch.task import Message
 from rlhf_core.media.parts import is_seen
 from rlhf_core.outside.json_reader import parse_json
 
+from ..advice import near_answer, way_to_text
+from ..forms.chats import ROLES as OTHERS
 from ..rows import (
     MISSING_COLUMN,
     RowProblem,
     check_not_printed,
     check_text,
     read_messages,
-    way_to_text,
 )
 from ..source import Row, filled_columns, hint_of_printed
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of messages; a data set with others (``human``, ``gpt``) has to be rewritten."""
 
-_ANSWERS = ("answer", "response", "output", "solution", "completion", "targets")
-"""Columns with answers in sets that many people have, for messages."""
 ASSISTANT = "assistant"
 TOOL = "tool"
 
@@ -41,17 +40,11 @@ def value_of(row: Row, key: str, option: str) -> Any:
         raise RowProblem(
             MISSING_COLUMN,
             f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.{option}"
-            f"{_near(row, option)}{hint_of_printed(row)}",
+            f"{near_answer(row, option)}{hint_of_printed(row)}",
         )
     if row[key] is None:
         raise RowProblem("empty", f"column {key!r} is null")
     return row[key]
-
-
-def _near(row: Row, option: str) -> str:
-    """Return the column that is meant, where it is one of those in which many sets have answers."""
-    found = [name for name in _ANSWERS if isinstance(row.get(name), str)]
-    return f" {found[0]}" if option == "response_key" and found else ""
 
 
 def text_of(row: Row, key: str, option: str) -> str:
@@ -115,7 +108,8 @@ def check_chat(messages: Sequence[Message], *, parts: bool = False) -> None:
         if role not in ROLES:
             raise RowProblem(
                 "unknown role",
-                f"message {number}: expected a role of {', '.join(ROLES)}; got {role!r}",
+                f"message {number}: expected a role of {', '.join(ROLES)}; got {role!r}"
+                + (f". Call it {OTHERS[role.lower()]!r}" if role.lower() in OTHERS else ""),
             )
         if content is None or isinstance(content, str) or all(map(_is_text, content)):
             continue

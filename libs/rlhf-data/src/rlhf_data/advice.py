@@ -1,0 +1,54 @@
+"""What people are told to do with rows whose columns have other names or types than the ones that are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .source import Row, printed_list
+
+_CONVERSATIONS = ("messages", "conversations", "conversation")
+_QUESTIONS = ("question", "query", "problem", "instruction", "input", "inputs", "context")
+"""Columns that have conversations, and that ask, in sets that many people have, for what is said of rows."""
+_ANSWERS = ("response", "output", "completion", "solution", "answer", "targets")
+"""Columns with answers there."""
+
+
+def way_to_prompt(row: Row) -> str:
+    """Return how the prompt of a row is found that has no column of this name."""
+    if "parent_id" in row:
+        return "These are messages of a tree: write each of its conversations as a row with a list of messages"
+    for name in _CONVERSATIONS:
+        if row.get(name) and not _are_messages(row[name]) and not printed_list(row[name]):
+            return (
+                f"Column {name!r} has no messages, which are a list of objects with 'role' and 'content', or with "
+                f"'from' and 'value': {row[name]!r:.60}"
+            )
+    found = [name for name in _QUESTIONS if isinstance(row.get(name), str)]
+    if len(found) < 2:
+        return f"Set --data.prompt_key {''.join(found) or 'COLUMN'} or --data.template"
+    filled = " ".join(f"{{{name}}}" for name in found)
+    return f"Set --data.prompt_key {found[0]} or --data.template '{filled}'"
+
+
+def near_answer(row: Row, option: str) -> str:
+    """Return the column that is meant, where it is one of those in which many sets have answers."""
+    found = [name for name in _ANSWERS if isinstance(row.get(name), str)]
+    return f" {found[0]}" if option == "response_key" and found else ""
+
+
+def way_to_text(value: object) -> str:
+    """Return how a value that is no text is written where text or messages are read, behind the words on the value."""
+    if isinstance(value, int | float):
+        return f'; write it as text, "{value}"'
+    if isinstance(value, bytes):
+        return "; write its text: cast the column to a string, or decode() each value"
+    if isinstance(value, Mapping) and "role" in value:
+        return "; write a message as a list of one, [message]"
+    return ""
+
+
+def _are_messages(value: object) -> bool:
+    return isinstance(value, Sequence) and all(
+        isinstance(one, Mapping) and ("role" in one or {"from", "value"} <= one.keys())
+        for one in value
+    )
