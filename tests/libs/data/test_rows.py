@@ -90,6 +90,7 @@ def test_calls_of_tools_may_be_json_text_as_tables_have_them(text, calls):
             "bad tool call",
             r"message 1: expected tool_calls as a list, or as its JSON text; got '\[f",
         ),
+        ({"Prompt": "x"}, "missing column", "Set --data.prompt_key Prompt or"),
         ({"query": "x"}, "missing column", "Set --data.prompt_key query or"),
         (
             {"instruction": "x", "context": "y"},

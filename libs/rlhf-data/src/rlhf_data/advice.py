@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from .source import Row, printed_list
 
 _CONVERSATIONS = ("messages", "conversations", "conversation")
-_QUESTIONS = ("question", "query", "problem", "instruction", "input", "inputs", "context")
+_QUESTIONS = ("prompt", "question", "query", "problem", "instruction", "input", "inputs", "context")
 """Columns that have conversations, and that ask, in sets that many people have, for what is said of rows."""
 _ANSWERS = ("response", "output", "completion", "solution", "answer", "targets")
 """Columns with answers there."""
@@ -23,7 +23,7 @@ def way_to_prompt(row: Row) -> str:
                 f"Column {name!r} has no messages, which are a list of objects with 'role' and 'content', or with "
                 f"'from' and 'value': {row[name]!r:.60}"
             )
-    found = [name for name in _QUESTIONS if isinstance(row.get(name), str)]
+    found = _called(row, _QUESTIONS)
     if len(found) < 2:
         return f"Set --data.prompt_key {''.join(found) or 'COLUMN'} or --data.template"
     filled = " ".join(f"{{{name}}}" for name in found)
@@ -32,7 +32,7 @@ def way_to_prompt(row: Row) -> str:
 
 def near_answer(row: Row, option: str) -> str:
     """Return the column that is meant, where it is one of those in which many sets have answers."""
-    found = [name for name in _ANSWERS if isinstance(row.get(name), str)]
+    found = _called(row, _ANSWERS)
     return f" {found[0]}" if option == "response_key" and found else ""
 
 
@@ -45,6 +45,12 @@ def way_to_text(value: object) -> str:
     if isinstance(value, Mapping) and "role" in value:
         return "; write a message as a list of one, [message]"
     return ""
+
+
+def _called(row: Row, names: Sequence[str]) -> list[str]:
+    """Return the columns of a row with text that have one of some names, in small letters or not, in their order."""
+    words = {str(name).strip().lower(): str(name) for name in row if isinstance(row[name], str)}
+    return [words[name] for name in names if name in words]
 
 
 def _are_messages(value: object) -> bool:

@@ -81,7 +81,8 @@ def truth_of(label: object) -> bool | None:
     It may be a number, and a text: cells of CSV are text, and a table of mixed values is written as such.
     """
     if isinstance(label, str):
-        return {"true": True, "1": True, "false": False, "0": False}.get(label.strip().lower())
+        word = label.strip().lower().removesuffix(".0")
+        return {"true": True, "1": True, "false": False, "0": False}.get(word)
     return bool(label) if isinstance(label, int | float) and label in (0, 1) else None
 
 
