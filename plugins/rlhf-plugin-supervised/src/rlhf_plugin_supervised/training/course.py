@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_config import OPTIONS_OF_PARTS, ResolvedOptions
+from rlhf_core import ResumeError
 from rlhf_core.contracts import (
     RoleHandle,
     RunResult,
@@ -20,7 +21,6 @@ from rlhf_core.contracts import (
     StepPlan,
     TrajectoryColumns,
 )
-from rlhf_core.errors import ResumeError
 from rlhf_core.media import ImageReader, ImagesOnUse, writing_of
 from rlhf_core.plugins import Plugins
 from rlhf_data import (
