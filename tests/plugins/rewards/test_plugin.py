@@ -51,7 +51,9 @@ def test_rewards_say_which_columns_they_need(plugins, name, options, columns):
         ("exact_match", ["a", None], None),
         ("http", None, "is empty"),
         ("http", {"a": 1}, None),
-        ("regex", None, None),
+        ("regex", None, "is empty"),
+        ("regex", float("nan"), "is empty"),
+        ("regex", "", None),
     ],
 )
 def test_rewards_say_which_rows_they_cannot_score(plugins, name, label, problem):

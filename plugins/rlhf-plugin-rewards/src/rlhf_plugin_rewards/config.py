@@ -152,6 +152,12 @@ class RegexConfig(Config):
             return {}  # The reward says what is wrong with the braces.
         return {name.partition("[")[0]: "pattern" for name in names}
 
+    def row_problem(self, row: Mapping[str, Any]) -> str | None:
+        """A column in the pattern's braces without a value."""
+        from .pattern import filled
+
+        return _problem(lambda: filled(self.pattern, row)) if self.columns else None
+
 
 class MathConfig(Config):
     """Options of ``math``."""

@@ -66,7 +66,7 @@ def filled(pattern: str, row: Mapping[str, Any]) -> str:
     in one, escaped; ``{{`` and ``}}`` become braces.
 
     Raises:
-        RewardError: a name in braces is no column, or the braces do not pair.
+        RewardError: a name in braces is no column or an empty one, or the braces do not pair.
     """
     try:
         return _Filler().vformat(pattern, (), row)
@@ -90,4 +90,12 @@ class _Filler(Formatter):
         except KeyError:
             texts = {key: str(value) for key, value in kwargs.items()}
             value, _ = super().get_field(field_name, args, texts)
+        if value is None or value != value:  # NaN, as tables have it where a row has no value
+            raise RewardError(
+                f"column {field_name!r} of this row is empty, and the pattern reads it",
+                code="reward/empty-label",
+            )
+        if isinstance(value, float) and value % 1 == 0:
+            # A table has whole numbers as floats where a row of the column has none.
+            return regex.escape(f"{value:.0f}") + r"(?:\.0)?", field_name
         return regex.escape(str(value)), field_name
