@@ -1,4 +1,4 @@
-"""What people are told to do with rows whose columns have other names or types than the ones that are read."""
+"""Words about rows whose columns have other names or types than the ones that are read, for messages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _ANSWERS = ("response", "output", "completion", "solution", "answer", "targets")
 """Columns with answers there."""
 
 
-def way_to_prompt(row: Row) -> str:
-    """Return how the prompt of a row is found that has no column of this name."""
+def other_rows(row: Row) -> str:
+    """Return what is said of a row that has no prompt since it is of no form; empty of any other."""
     if "parent_id" in row:
         return "These are messages of a tree: write each of its conversations as a row with a list of messages"
     for name in _CONVERSATIONS:
@@ -23,11 +23,12 @@ def way_to_prompt(row: Row) -> str:
                 f"Column {name!r} has no messages, which are a list of objects with 'role' and 'content', or with "
                 f"'from' and 'value': {row[name]!r:.60}"
             )
-    found = _called(row, _QUESTIONS)
-    if len(found) < 2:
-        return f"Set --data.prompt_key {''.join(found) or 'COLUMN'} or --data.template"
-    filled = " ".join(f"{{{name}}}" for name in found)
-    return f"Set --data.prompt_key {found[0]} or --data.template '{filled}'"
+    return ""
+
+
+def near_prompts(row: Row) -> list[str]:
+    """Return the columns that may be meant, those in which many sets ask."""
+    return _called(row, _QUESTIONS)
 
 
 def near_answer(row: Row, option: str) -> str:

@@ -13,7 +13,7 @@ from rlhf_core.batch.task import Message
 from rlhf_core.errors import DataError
 from rlhf_core.outside.json_reader import parse_json
 
-from .advice import way_to_prompt, way_to_text
+from .advice import near_prompts, other_rows, way_to_text
 from .chat.template.contents import text_of_part
 from .chat.template.problem import REFUSED, TemplateProblem
 from .source import Row, code_of, filled_columns, hint_of_printed, printed_messages
@@ -248,9 +248,14 @@ def _counted(kinds: Counter[str]) -> str:
 def _column(row: Row, name: str) -> Any:
     if name not in row:
         names = ", ".join(filled_columns(row)) or "none"
+        lacks = f"expected a column {name!r}; the row has {names}. "
+        if way := other_rows(row):
+            raise RowProblem(MISSING_COLUMN, lacks + way)
+        near = near_prompts(row)
+        example = f" '{' '.join(f'{{{one}}}' for one in near)}'" if near[1:] else ""
         raise RowProblem(
             MISSING_COLUMN,
-            f"expected a column {name!r}; the row has {names}. {way_to_prompt(row)}"
+            f"{lacks}Set --data.prompt_key {near[0] if near else 'COLUMN'} or --data.template{example}"
             f"{hint_of_printed(row)}",
         )
     value = row[name]
