@@ -154,7 +154,7 @@ class RegexConfig(Config):
 
     def row_problem(self, row: Mapping[str, Any]) -> str | None:
         """A column in the pattern's braces without a value."""
-        from .pattern import filled
+        from .filling import filled
 
         return _problem(lambda: filled(self.pattern, row)) if self.columns else None
 
