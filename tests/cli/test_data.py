@@ -207,7 +207,7 @@ def test_advice_names_the_options_of_this_command(write, capsys, tmp_path):
     code, output = check(capsys, write("a.jsonl", row), "--model", "model")
     assert (code, "no place for tools. Add --chat" in output) == (1, True)
     code, output = check(capsys, write("b.jsonl", {"question": "x"}))
-    assert (code, "Set --prompt-key or --template" in output) == (1, True)
+    assert (code, "Set --prompt-key question or --template" in output) == (1, True)
     assert "--data." not in output
 
 

@@ -23,6 +23,7 @@ from rlhf_plugin_lab.replay.command import held
 from rlhf_plugin_loggers.wandb_logger import WandbConfig, WandbLogger
 from rlhf_plugin_sources.jsonl_stream import JsonlStream, JsonlStreamConfig
 from rlhf_plugin_supervised.training.command import sft
+from rlhf_plugin_supervised.training.course import ExampleState, check_sizes
 from rlhf_plugin_supervised.training.drawn import with_drawn_rows
 from rlhf_plugin_supervised.training.imitation.sft_options import SFT
 from rlhf_trainer.durable import checkpoint
@@ -69,6 +70,10 @@ def restored(roles, folders):
 
 def epoch(was, now):
     check_epoch(LoopState(num_prompts=was), now)
+
+
+def sizes(was, now):
+    check_sizes(ExampleState(sizes=was), now)
 
 
 def stale(oldest):
@@ -167,7 +172,17 @@ RUNS_GOING_ON = {
         Advised(
             call=epoch,
             wrong={"was": 8, "now": 9},
-            told={"set them back": {"now": 8}, "start a new run in another --output": {"was": 0}},
+            told={"put them back": {"now": 8}, "start a new run in another --output": {"was": 0}},
+        )
+    ],
+    "rlhf_plugin_supervised/training/course.py:check_sizes": [
+        Advised(
+            call=sizes,
+            wrong={"was": [8, 2], "now": [9, 2]},
+            told={
+                "Put the rows back": {"now": [8, 2]},
+                "start a new run in another --output": {"was": []},
+            },
         )
     ],
     "rlhf_trainer/rollouts/reports.py:staleness_metrics": [

@@ -68,6 +68,22 @@ def test_what_changed_in_place_is_said_and_refused_by_strict(begun, change, capl
     assert told in Path("run/run.log").read_text()
 
 
+@pytest.mark.parametrize("begun", ["train", "sft"], indirect=True)
+@pytest.mark.parametrize("kept", [slice(1, None), slice(None)], ids=["fewer", "more"])
+def test_another_number_of_rows_is_refused(begun, kept, capsys):
+    """The place of a run is a number of steps: among other rows some would be learned twice, and some never."""
+    run, data = begun
+    lines = Path(data).read_text().splitlines(keepends=True)
+    Path(data).write_text("".join([*lines[kept], *([] if kept.start else [lines[0]])]))
+    capsys.readouterr()
+
+    run("--steps", "2", "--resume", "auto", code=2)
+
+    told = capsys.readouterr().err
+    assert "as there were when the checkpoint was made; now there are" in told
+    assert f"now there are {len(lines) - 1 if kept.start else len(lines) + 1}" in told
+
+
 def test_a_checkpoint_with_digests_of_blocks_goes_on_and_then_every_row_counts(
     sft, capsys, monkeypatch
 ):

@@ -51,9 +51,8 @@ class Config(BaseModel):
         return None
 
     def continued_from(self) -> str | None:
-        """Return the folder of an earlier training that the component continues from, such as an adapter's; None: it
-        starts over. A run's reference is then what is in the folder, and a resumed run is told if its files have
-        changed."""
+        """Return the folder of an earlier training, such as an adapter's, that the component continues from; None: it
+        starts over. A run's reference is then what is in it, and a resumed run is told if its files have changed."""
         return None
 
     def variables_read(self) -> frozenset[str]:
@@ -65,6 +64,10 @@ class Config(BaseModel):
         """Return the columns of data rows without which the component can do nothing with these option values, each
         with the option that names it; None: no option does. A run, and ``--check``, refuse a column that no row has."""
         return {}
+
+    def row_problem(self, row: Mapping[str, Any]) -> str | None:
+        """Return what keeps the component from using a row with the columns of ``columns_needed``; None: nothing."""
+        return None
 
     @classmethod
     def columns_of(cls, code: Callable[..., Any]) -> Mapping[str, str | None]:
@@ -109,7 +112,6 @@ class Component(Generic[ProductT]):
     extra: str | None = None
     """Name of the distribution's extra whose requirements the component needs at run time. They are checked before the
     factory is imported or called, whether it is a class or a string."""
-
     suits: str | None = None
     """``"module:function"``, called with a ``contracts.ChoiceSetting`` where the component's selector says ``auto``. It
     returns a ``contracts.Suitability``, and its module imports nothing heavy. None: ``auto`` never chooses it."""
@@ -172,9 +174,7 @@ class Registered(Generic[ProductT]):
     @property
     def origin(self) -> str:
         """``distribution version``, for messages."""
-        if self.distribution is None:
-            return self.plugin
-        return origin_of(self.distribution)
+        return self.plugin if self.distribution is None else origin_of(self.distribution)
 
     @property
     def label(self) -> str:

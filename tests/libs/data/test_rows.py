@@ -67,15 +67,41 @@ def test_an_assistant_message_with_tool_calls_needs_no_content():
     assert messages[1] == {"role": "assistant", "tool_calls": [{"name": "f"}]}
 
 
+@pytest.mark.parametrize(("text", "calls"), [('[{"name": "f"}]', [{"name": "f"}]), (" ", [])])
+def test_calls_of_tools_may_be_json_text_as_tables_have_them(text, calls):
+    row = {"prompt": [{"role": "assistant", "content": "x", "tool_calls": text}, USER]}
+
+    assert PromptFormat().prompt(row)[0]["tool_calls"] == calls
+
+
 @pytest.mark.parametrize(
     ("row", "kind", "reason"),
     [
         ({"question": "x", "id": 3}, "missing column", r"'prompt'; the row has question, id"),
-        ({}, "missing column", "the row has none"),
+        ({}, "missing column", "the row has none. Set --data.prompt_key COLUMN or --data.template"),
+        (
+            {"conversations": ["Hi", "Hello."]},
+            "missing column",
+            r"'conversations' has no messages, .* 'from' and 'value': \['Hi'",
+        ),
+        ({"messages": {"role": ["user"]}}, "missing column", "'messages' has no messages"),
+        (
+            {"prompt": [{"role": "assistant", "tool_calls": "[f(1)]"}]},
+            "bad tool call",
+            r"message 1: expected tool_calls as a list, or as its JSON text; got '\[f",
+        ),
+        ({"Prompt": "x"}, "missing column", "Set --data.prompt_key Prompt or"),
+        ({"query": "x"}, "missing column", "Set --data.prompt_key query or"),
+        (
+            {"instruction": "x", "context": "y"},
+            "missing column",
+            r"--data.prompt_key instruction or --data.template '\{instruction\} \{context\}'",
+        ),
+        ({"text": "x", "parent_id": None}, "missing column", "messages of a tree: write each"),
         ({"prompt": None}, "empty", "is null"),
         ({"prompt": 5}, "wrong type", "expected text or a list of chat messages.*got int 5"),
-        ({"prompt": {"role": "user"}}, "wrong type", "got dict"),
-        ({"prompt": b"x"}, "wrong type", "got bytes"),
+        ({"prompt": {"role": "user"}}, "wrong type", r"got dict.*a list of one, \[message\]"),
+        ({"prompt": b"x"}, "wrong type", "got bytes.*cast the column to a string"),
         ({"prompt": ""}, "empty", "the prompt is empty"),
         ({"prompt": " \n\t"}, "empty", "the prompt is empty"),
         ({"prompt": "a\0b"}, "NUL character", "NUL at character 2"),

@@ -37,6 +37,39 @@ def test_rewards_say_which_columns_they_need(plugins, name, options, columns):
 
 
 @pytest.mark.parametrize(
+    ("name", "label", "problem"),
+    [
+        ("math", None, "is empty"),
+        ("math", float("nan"), "has nan"),
+        ("math", ["1", "2"], "has ['1', '2']"),
+        ("math", "3 apples and 4 pears", "more than one answer"),
+        ("math", "so #### 1,042", None),
+        ("math", ["18"], None),
+        ("exact_match", None, "is empty"),
+        ("exact_match", {"text": "a"}, "--reward.exact_match.label_key answer.text"),
+        ("exact_match", b"a", "has b'a'"),
+        ("exact_match", ["a", None], None),
+        ("http", None, "is empty"),
+        ("http", {"a": 1}, None),
+        ("regex", None, "is empty"),
+        ("regex", float("nan"), "is empty"),
+        ("regex", "", None),
+    ],
+)
+def test_rewards_say_which_rows_they_cannot_score(plugins, name, label, problem):
+    own = {
+        "http": {"urls": ["http://a:1/x"], "label_key": "answer"},
+        "regex": {"pattern": "{answer}", "columns": True},
+    }
+    options = plugins.get("rlhf_rewards", f"rewards:{name}").validate(own.get(name, {}))
+
+    found = options.row_problem({"prompt": "x", "answer": label})
+
+    assert (found is None) == (problem is None)
+    assert (problem or "") in (found or "")
+
+
+@pytest.mark.parametrize(
     ("source", "columns"),
     [
         (

@@ -29,6 +29,9 @@ from rlhf_testing.errors import has_code
         ("0.5", np.float32(0.5), {}, 1.0),
         ("True", np.bool_(True), {}, 1.0),
         ("10", np.int64(10), {}, 1.0),
+        ("10", 10.0, {}, 1.0),
+        ("10.0", 10.0, {}, 1.0),
+        ("10", 10.5, {}, 0.0),
         ("[1, 2]", "[1, 2]", {}, 1.0),
         ("{1, 2}", "{1, 2}", {}, 1.0),
         ("the answer is 3, no: 42.", "42", {"extract": r"\d+"}, 1.0),
@@ -180,6 +183,29 @@ def test_regex(one, request_for, response, options, expected):
     row = {"answer": "1+1", "task": {"answer": "1+1"}}
 
     assert one("regex", request_for(response, **row), **options).reward == expected
+
+
+@pytest.mark.parametrize(
+    ("response", "label", "expected"),
+    [
+        ("it is 3", 3.0, 1.0),
+        ("it is 3.0", 3.0, 1.0),
+        ("it is -3", -3.0, 1.0),
+        ("it is 3", 3.5, 0.0),
+    ],
+)
+def test_a_whole_number_of_a_float_column_is_written_either_way(
+    one, request_for, response, label, expected
+):
+    request = request_for(response, answer=label)
+
+    assert one("regex", request, pattern="is {answer}$", columns=True).reward == expected
+
+
+@pytest.mark.parametrize("label", [None, float("nan")])
+def test_a_pattern_is_not_filled_with_the_word_for_no_value(one, request_for, label):
+    with pytest.raises(RewardError, check=has_code("reward/empty-label")):
+        one("regex", request_for("None", answer=label), pattern="{answer}", columns=True)
 
 
 def test_a_pattern_that_backtracks_for_ever_is_given_up(one, request_for):

@@ -11,7 +11,9 @@ from typing import Any
 from rlhf_config.run import PromptData
 from rlhf_core.batch.task import Message
 from rlhf_core.errors import DataError
+from rlhf_core.outside.json_reader import parse_json
 
+from .advice import near_prompts, other_rows, way_to_text
 from .chat.template.contents import text_of_part
 from .chat.template.problem import REFUSED, TemplateProblem
 from .source import Row, code_of, filled_columns, hint_of_printed, printed_messages
@@ -115,7 +117,7 @@ class PromptFormat:
             raise RowProblem(
                 "wrong type",
                 f"expected text or a list of chat messages in column {self.prompt_key!r}, got {_show(value)}"
-                f"{_as_text(value)}",
+                f"{way_to_text(value)}",
             )
         return self._with_system_prompt(checked_messages(value))
 
@@ -246,9 +248,14 @@ def _counted(kinds: Counter[str]) -> str:
 def _column(row: Row, name: str) -> Any:
     if name not in row:
         names = ", ".join(filled_columns(row)) or "none"
+        lacks = f"expected a column {name!r}; the row has {names}. "
+        if way := other_rows(row):
+            raise RowProblem(MISSING_COLUMN, lacks + way)
+        near = near_prompts(row)
+        example = f" '{' '.join(f'{{{one}}}' for one in near)}'" if near[1:] else ""
         raise RowProblem(
             MISSING_COLUMN,
-            f"expected a column {name!r}; the row has {names}. Set --data.prompt_key or --data.template"
+            f"{lacks}Set --data.prompt_key {near[0] if near else 'COLUMN'} or --data.template{example}"
             f"{hint_of_printed(row)}",
         )
     value = row[name]
@@ -264,6 +271,8 @@ def _checked_message(entry: Any, number: int) -> Message:
             f"message {number}: expected an object with role and content, got {_show(entry)}",
         )
     message = {str(key): value for key, value in entry.items() if value is not None}
+    if isinstance(calls := message.get("tool_calls"), str):
+        message = {**message, "tool_calls": _calls_of(calls, number)}
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise RowProblem("bad message", f"message {number}: expected a role, got {_show(role)}")
@@ -279,6 +288,24 @@ def _checked_message(entry: Any, number: int) -> Message:
             f"message {number}: expected text as content, got {_show(content)}. {_way_to_text(message)}",
         )
     return message
+
+
+def _calls_of(text: str, number: int) -> list[Any]:
+    """Return the calls that a table has as JSON text, since their arguments differ; none where it is blank.
+
+    Raises:
+        RowProblem: the text is no list.
+    """
+    try:
+        calls = parse_json(text) if text.strip() else []
+    except ValueError:
+        calls = None
+    if not isinstance(calls, list):
+        raise RowProblem(
+            "bad tool call",
+            f"message {number}: expected tool_calls as a list, or as its JSON text; got {text!r:.60}",
+        )
+    return calls
 
 
 def _way_to_text(message: Message) -> str:
@@ -334,11 +361,6 @@ def _fields(template: str) -> tuple[str, ...]:
             raise ValueError("expected a column name between braces, such as {question}")
         columns.append(column)
     return tuple(dict.fromkeys(columns))
-
-
-def _as_text(value: object) -> str:
-    """Return how a number is written as text."""
-    return f'; write it as text, "{value}"' if isinstance(value, int | float) else ""
 
 
 def _show(value: object) -> str:

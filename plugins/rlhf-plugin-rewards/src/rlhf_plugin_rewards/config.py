@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from rlhf_core import Config
+from rlhf_core import Config, RewardError
 from rlhf_core.code_reference import parse
 
 
@@ -68,6 +68,15 @@ class FunctionConfig(Config):
         return dict.fromkeys(columns_of(code))
 
 
+def _problem(read: Callable[[], object]) -> str | None:
+    """Return what a reader of a row's label says of it; None: it reads it."""
+    try:
+        read()
+    except RewardError as error:
+        return str(error)
+    return None
+
+
 class ExactMatchConfig(Config):
     """Options of ``exact_match``."""
 
@@ -90,6 +99,12 @@ class ExactMatchConfig(Config):
     def columns_needed(self) -> Mapping[str, str | None]:
         """The column of the answer."""
         return {self.label_key: "label_key"}
+
+    def row_problem(self, row: Mapping[str, Any]) -> str | None:
+        """A label that no response can equal."""
+        from .labels import accepted_texts
+
+        return _problem(lambda: accepted_texts(row, self.label_key))
 
     @field_validator("extract")
     @classmethod
@@ -137,6 +152,12 @@ class RegexConfig(Config):
             return {}  # The reward says what is wrong with the braces.
         return {name.partition("[")[0]: "pattern" for name in names}
 
+    def row_problem(self, row: Mapping[str, Any]) -> str | None:
+        """A column in the pattern's braces without a value."""
+        from .filling import filled
+
+        return _problem(lambda: filled(self.pattern, row)) if self.columns else None
+
 
 class MathConfig(Config):
     """Options of ``math``."""
@@ -173,6 +194,12 @@ class MathConfig(Config):
     def columns_needed(self) -> Mapping[str, str | None]:
         """The column of the answer."""
         return {self.label_key: "label_key"}
+
+    def row_problem(self, row: Mapping[str, Any]) -> str | None:
+        """A label that is no answer, or several. The run says whether it is mathematics, which takes long to tell."""
+        from .labels import final_answer, math_label
+
+        return _problem(lambda: final_answer(math_label(row, self.label_key), self.label_key))
 
 
 class HttpConfig(Config):
@@ -251,6 +278,13 @@ class HttpConfig(Config):
     def columns_needed(self) -> Mapping[str, str | None]:
         """The column that is sent, if one is."""
         return {} if self.label_key is None else {self.label_key: "label_key"}
+
+    def row_problem(self, row: Mapping[str, Any]) -> str | None:
+        """A label that is not there."""
+        from .labels import label_of
+
+        key = self.label_key
+        return None if key is None else _problem(lambda: label_of(row, key))
 
     @field_validator("urls")
     @classmethod

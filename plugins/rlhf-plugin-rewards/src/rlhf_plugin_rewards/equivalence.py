@@ -22,9 +22,8 @@ from rlhf_core.contracts import RewardRequest, RewardResult
 from .boxes import last_boxed
 from .config import MathConfig
 from .cpu_limit import CpuTimeExceededError, under_cpu_limit
-from .labels import label_of, text_of, way_into
+from .labels import final_answer, math_label
 from .one_by_one import score_each
-from .readings import as_latex
 
 T = TypeVar("T")
 
@@ -47,7 +46,7 @@ class MathEquivalence:
         return score_each(requests, self._score)
 
     def _score(self, request: RewardRequest) -> RewardResult:
-        gold = self._gold(self._label_text(label_of(request, self._config.label_key)))
+        gold = self._gold(math_label(request.row, self._config.label_key))
         answer: list[Any] = []
         is_right, timed_out = False, False
         try:
@@ -80,21 +79,12 @@ class MathEquivalence:
         forms: list[Any] = parse(boxed or response, parsing_timeout=None)
         return forms
 
-    def _label_text(self, label: Any) -> str:
-        """Return a label as text. A list of one is its element, as data sets with several graders have it."""
-        key = self._config.label_key
-        also = f"or a list of one. Several values are a text: '3, 4'{way_into(label, 'math.label_key', key)}"
-        if isinstance(label, list | tuple) and len(label) == 1:
-            (label,) = label
-        return text_of(label, key, also)
-
     def _parse_label(self, label: str) -> tuple[Any, ...]:
-        column = f"the label {label[:200]!r} in column {self._config.label_key!r}"
-        # Worked solutions of GSM8K end so.
-        answer = label.rpartition("####")[2]
+        key = self._config.label_key
+        column = f"the label {label[:200]!r} in column {key!r}"
         try:
-            latex = self._limited(lambda: last_boxed(answer) or as_latex(answer))
-            parsed = [] if latex is None else self._limited(partial(_parse_boxed, latex))
+            latex = self._limited(partial(final_answer, label, key))
+            parsed = self._limited(partial(_parse_boxed, latex))
             compare = partial(verify, parsed[:1], parsed[:1], timeout_seconds=None)
             is_comparable = bool(parsed) and self._limited(compare)
         except CpuTimeExceededError:
@@ -103,12 +93,6 @@ class MathEquivalence:
                 "time; raise it, or write the label in a simpler form",
                 code="reward/slow-label",
             ) from None
-        if latex is None:
-            raise RewardError(
-                f"{column} is a sentence in which more than one answer may be meant; write the answer alone, such as "
-                "'3, 4', or mark it: \\boxed{3}, '#### 3'",
-                code="reward/ambiguous-label",
-            )
         if not is_comparable:
             raise RewardError(
                 f"{column} is no mathematical expression; use exact_match for text",

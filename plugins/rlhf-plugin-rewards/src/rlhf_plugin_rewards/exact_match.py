@@ -10,7 +10,7 @@ import regex
 from rlhf_core.contracts import RewardRequest, RewardResult
 
 from .config import ExactMatchConfig
-from .labels import label_of, text_of, way_into
+from .labels import accepted_texts
 from .one_by_one import score_each
 
 
@@ -26,13 +26,7 @@ class ExactMatch:
         return score_each(requests, self._score)
 
     def _score(self, request: RewardRequest) -> RewardResult:
-        key = self._config.label_key
-        label = label_of(request, key)
-        several = isinstance(label, list | tuple)
-        # A list without an answer accepts nothing, as an object does.
-        accepted = [one for one in label if one is not None] if several else []
-        also = f"or a list of accepted ones{way_into(label, 'exact_match.label_key', key)}"
-        texts = [text_of(one, key, also) for one in accepted or [label]]
+        texts = accepted_texts(request.row, self._config.label_key)
         answer = self._answer(request.response)
         right = answer is not None and self._normal(answer) in map(self._normal, texts)
         metrics = {} if self._extract is None else {"extracted": float(answer is not None)}

@@ -8,24 +8,27 @@ from numbers import Number
 from typing import Any
 
 from rlhf_core import RewardError
-from rlhf_core.contracts import RewardRequest, value_at
+from rlhf_core.contracts import value_at
 from rlhf_core.outside.json_reader import parse_json
+
+from .boxes import last_boxed
+from .readings import as_latex
 
 _ANSWER = "ground_truth"
 """Entry of an object of verl that is the right answer."""
 _NOT_FINITE = ("nan", "snan", "inf", "infinity")
 
 
-def label_of(request: RewardRequest, key: str) -> Any:
-    """Return column ``key`` of the sample's row, or the entry of an object in one, as ``value_at`` reads it.
+def label_of(row: Mapping[str, Any], key: str) -> Any:
+    """Return column ``key`` of a sample's row, or the entry of an object in one, as ``value_at`` reads it.
 
     Raises:
         RewardError: the row has no such column, or the column is empty (None); the message lists the columns.
     """
     try:
-        label = value_at(request.row, key)
+        label = value_at(row, key)
     except KeyError:
-        raise _missing(request.row, key) from None
+        raise _missing(row, key) from None
     if label is None:
         raise RewardError(
             f"column {key!r} of this row is empty; expected the right answer. Find all such rows with rlhf data check",
@@ -51,6 +54,53 @@ def text_of(label: Any, key: str, also: str) -> str:
         f"column {key!r} of this row has {label!r:.200}; expected a text or a number with the right answer, {also}",
         code="reward/unusable-label",
     )
+
+
+def accepted_texts(row: Mapping[str, Any], key: str) -> list[str]:
+    """Return the texts that ``exact_match`` accepts: the label, or each entry of one that is a list.
+
+    Raises:
+        RewardError: as from ``label_of`` and ``text_of``.
+    """
+    label = label_of(row, key)
+    # A list without an answer accepts nothing, as an object does.
+    several = [one for one in label if one is not None] if isinstance(label, list | tuple) else []
+    also = f"or a list of accepted ones{way_into(label, 'exact_match.label_key', key)}"
+    texts = [text_of(one, key, also) for one in several or [label]]
+    # A table has whole numbers as floats where a row of the column has none.
+    whole = [f"{one:.0f}" for one in several or [label] if isinstance(one, float) and one % 1 == 0]
+    return texts + whole
+
+
+def math_label(row: Mapping[str, Any], key: str) -> str:
+    """Return the label of ``math`` as text. A list of one is its element, as data sets with several graders have it.
+
+    Raises:
+        RewardError: as from ``label_of`` and ``text_of``.
+    """
+    label = label_of(row, key)
+    also = f"or a list of one. Several values are a text: '3, 4'{way_into(label, 'math.label_key', key)}"
+    if isinstance(label, list | tuple) and len(label) == 1:
+        (label,) = label
+    return text_of(label, key, also)
+
+
+def final_answer(label: str, key: str) -> str:
+    """Return the LaTeX of the answer that a label of ``math`` is, or ends with.
+
+    Raises:
+        RewardError: the label is a sentence that may mean several answers.
+    """
+    # Worked solutions of GSM8K end so.
+    answer = label.rpartition("####")[2]
+    latex = last_boxed(answer) or as_latex(answer)
+    if latex is None:
+        raise RewardError(
+            f"the label {label[:200]!r} in column {key!r} is a sentence in which more than one answer may be meant; "
+            "write the answer alone, such as '3, 4', or mark it: \\boxed{3}, '#### 3'",
+            code="reward/ambiguous-label",
+        )
+    return latex
 
 
 def way_into(label: Any, option: str, key: str) -> str:

@@ -5,17 +5,17 @@ Each match has a time limit, so that no pattern can hang.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from string import Formatter
 from typing import Any
 
 import regex
 
 from rlhf_core import RewardError
-from rlhf_core.contracts import RewardRequest, RewardResult, value_at
+from rlhf_core.contracts import RewardRequest, RewardResult
 
 from .config import RegexConfig
+from .filling import filled
 from .one_by_one import score_each
 
 
@@ -59,35 +59,3 @@ class Pattern:
             raise RewardError(
                 f"{text!r} is not a regular expression: {error}", code="reward/malformed-pattern"
             ) from error
-
-
-def filled(pattern: str, row: Mapping[str, Any]) -> str:
-    """Return the pattern with each ``{column}`` replaced by the row's value, or ``{column.entry}`` by that of an object
-    in one, escaped; ``{{`` and ``}}`` become braces.
-
-    Raises:
-        RewardError: a name in braces is no column, or the braces do not pair.
-    """
-    try:
-        return _Filler().vformat(pattern, (), row)
-    except KeyError as error:
-        raise RewardError(
-            f"the pattern names {error.args[0]!r} in braces, which is no column; columns: {', '.join(row) or 'none'}. "
-            "A literal brace is written twice",
-            code="reward/pattern-of-no-column",
-        ) from None
-    except (ValueError, IndexError, AttributeError) as error:
-        raise RewardError(
-            f"the braces of {pattern!r} cannot be filled: {error}. A literal brace is written twice",
-            code="reward/braces-of-pattern",
-        ) from None
-
-
-class _Filler(Formatter):
-    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        try:
-            value = value_at(kwargs, field_name)
-        except KeyError:
-            texts = {key: str(value) for key, value in kwargs.items()}
-            value, _ = super().get_field(field_name, args, texts)
-        return regex.escape(str(value)), field_name

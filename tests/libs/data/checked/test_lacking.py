@@ -191,5 +191,26 @@ def test_held_out_rows_are_looked_at_first(renderer, write_rows):
     assert str(checked).startswith("eval.data: ")
 
 
+@pytest.mark.parametrize(
+    ("command", "name", "column", "labels"),
+    [("judged", "labeled", "label", ["maybe", None]), ("steps", "steps", "labels", [[-1], None])],
+)
+def test_bad_labels_are_named_in_all_rows_and_in_the_words_of_the_run(
+    command, name, column, labels, renderer, write_rows
+):
+    good = ROWS[name]
+    rows = [good] * 12 + [{**good, column: label} for label in labels] + [good]
+    path = write_rows(rows)
+
+    checked, loaded = both(command, [path], renderer, {})
+
+    assert checked == loaded
+    assert "2 of 15 rows cannot be used" in str(checked)
+    assert f"{path}:13: " in str(checked)
+    assert f"{path}:14: " in str(checked)
+    skipping = SequenceOptions(on_bad_row="skip")
+    assert both(command, [path], renderer, {}, skipping) == (None, None)
+
+
 def test_sets_of_a_hub_are_left_to_the_run():
     check_example_columns(load_pairs, PairColumns(), ["some/set"], SequenceOptions(), HeldOutRows())

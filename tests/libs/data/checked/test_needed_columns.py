@@ -20,6 +20,9 @@ class LabelConfig(Config):
     def columns_needed(self):
         return {} if self.plain else {self.key: "key"}
 
+    def row_problem(self, row):
+        return None if self.plain or row.get(self.key) != "?" else "nobody knows"
+
 
 class FunctionConfig(Config):
     """Columns that no option names, as a function's parameters."""
@@ -130,9 +133,22 @@ def test_the_right_answer_of_another_trainers_rows_goes_before_a_worked_solution
         check({"rows.jsonl": [row]})
 
 
+def test_an_entry_of_json_text_is_answered_with_the_way_to_objects(check):
+    row = {"prompt": "1 + 1 =", "info": json.dumps({"ground_truth": "2"})}
+
+    with pytest.raises(
+        ConfigError, match="'info' is JSON text", check=has_code("data/missing-column")
+    ):
+        check({"rows.jsonl": [row]}, "--reward.labeled.key", "info.ground_truth")
+
+
 def test_one_row_of_one_set_is_enough(check):
     check({"rows.jsonl": ROWS})
-    check({"a.jsonl": [{"prompt": "x"}] * 2, "b.jsonl": [{"prompt": "x"}, *ROWS]})
+    check(
+        {"a.jsonl": [{"prompt": "x"}] * 2, "b.jsonl": [{"prompt": "x"}, *ROWS]},
+        "--reward.labeled.on_error",
+        "drop",
+    )
 
 
 def test_a_component_that_reads_no_column_asks_for_none(check):
@@ -148,3 +164,51 @@ def test_the_columns_are_those_that_a_form_makes(check):
 
 def test_what_is_not_on_this_machine_is_left_to_the_run(check):
     check({}, "--reward.labeled.key", "no_such_column")
+
+
+BAD = [*ROWS, {"prompt": "x", "answer": "?"}, {"prompt": "x"}]
+
+
+def test_all_rows_that_a_reward_cannot_score_are_named_before_a_run(check):
+    with pytest.raises(ConfigError, check=has_code("reward/unusable-label")) as caught:
+        check({"rows.jsonl": BAD})
+
+    assert str(caught.value) == (
+        "data.train: the reward labeled cannot score 2 of 5 rows\n"
+        "  rows.jsonl:4: nobody knows\n"
+        "  rows.jsonl:5: this row has no column 'answer', which the reward reads. Columns: prompt\n"
+        "  Repair these rows or take them out, or set --reward.labeled.on_error drop, with which their samples are "
+        "left out."
+    )
+
+
+def test_at_most_five_of_them_are_shown(check):
+    with pytest.raises(
+        ConfigError,
+        match=r"7 of 10 rows\n(  rows\.jsonl:\d+: nobody knows\n){5}  and 2 more\n",
+        check=has_code("reward/unusable-label"),
+    ):
+        check({"rows.jsonl": [*ROWS, *[BAD[3]] * 7]})
+
+
+def test_held_out_rows_are_looked_at_too(check, tmp_path):
+    (tmp_path / "held.jsonl").write_text("".join(json.dumps(row) + "\n" for row in BAD[:4]))
+
+    with pytest.raises(
+        ConfigError, match=r"eval\.data: .* 1 of 4 rows", check=has_code("reward/unusable-label")
+    ):
+        check({"rows.jsonl": ROWS}, "--eval.data", "held.jsonl")
+    check({"rows.jsonl": ROWS}, "--eval.data", "held.jsonl", "--eval.max_samples", "3")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--data.max_samples", "3"], ["--reward.labeled.on_error", "drop"]],
+    ids=["rows beyond those that are used", "a reward that may fail"],
+)
+def test_a_row_that_does_not_end_the_run_is_not_refused(check, words):
+    check({"rows.jsonl": BAD}, *words)
+
+
+def test_a_row_that_is_bad_by_its_prompt_is_left_to_the_run(check):
+    check({"rows.jsonl": [*ROWS, {"prompt": "", "answer": "?"}]}, "--data.on_bad_row", "skip")

@@ -143,6 +143,7 @@ def test_prompts_are_taken_from_conversations_with_a_label(read, label):
         (LabeledColumns(), {"prompt": "a", "completion": "b", "good": True}),
         (PairColumns(), {"prompt": "a", "chosen": "b"}),
         (PromptData(), {"question": "a"}),
+        (ConversationColumns(), {"text": "a", "role": "prompter", "parent_id": None}),
     ],
 )
 def test_rows_that_lack_a_column_are_left_to_those_who_read_it(read, columns, row):

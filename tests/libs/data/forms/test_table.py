@@ -96,6 +96,16 @@ CASES = {
         {"instruction": "Name a color.", "input": "", "output": "Blue."},
         {"messages": [ASKED, GOOD]},
     ),
+    "dolly": (
+        ConversationColumns(),
+        {"instruction": "Add.", "context": "2 and 3", "response": "5", "category": "qa"},
+        {"messages": [user("Add.\n2 and 3"), assistant("5")]},
+    ),
+    "dolly without context": (
+        ConversationColumns(),
+        {"instruction": "Name a color.", "context": "", "response": "Blue."},
+        {"messages": [ASKED, GOOD]},
+    ),
     "alpaca with system and history": (
         ConversationColumns(),
         {"instruction": "And?", "output": "c", "system": "s", "history": [["a", "b"]]},

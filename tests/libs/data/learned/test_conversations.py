@@ -215,7 +215,7 @@ BAD = {
     "unknown role": (
         MESSAGES,
         {"messages": [{"role": "human", "content": "x"}, ANSWER]},
-        "got 'human'",
+        "got 'human'. Call it 'user'",
         "data/unknown-role",
     ),
     "not text": (

@@ -32,7 +32,8 @@ def test_the_last_answer_of_a_conversation_is_the_judged_one(load, shown):
 
 
 @pytest.mark.parametrize(
-    ("label", "reward"), [(1, 1.0), (0, 0.0), (1.0, 1.0), ("true", 1.0), ("False", 0.0), ("0", 0.0)]
+    ("label", "reward"),
+    [(1, 1.0), (0, 0.0), (1.0, 1.0), ("true", 1.0), ("False", 0.0), ("0", 0.0), ("1.0", 1.0)],
 )
 def test_a_label_may_be_a_number_or_text(load, label, reward):
     rows = load(LabeledColumns(), [{"prompt": "a", "completion": "b", "label": label}])

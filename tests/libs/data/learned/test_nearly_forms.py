@@ -9,6 +9,7 @@ from rlhf_core.errors import DataError
 from rlhf_data import ConversationColumns, LabeledColumns, PairColumns
 from rlhf_testing.errors import has_code
 
+SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "Name a color."}
 GOOD = {"role": "assistant", "content": "Blue."}
 OTHER = {"role": "assistant", "content": "Dog."}
@@ -45,6 +46,19 @@ def test_a_judged_answer_of_messages_is_learned_behind_any_prompt(load, row):
 
     assert sequence(read, 0) == sequence(whole, 0)
     assert read.columns.reward.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(("prompt", "said"), [([SYSTEM, USER], [USER]), ([USER], [SYSTEM, USER])])
+def test_a_prompt_that_an_answer_repeats_is_there_once_whichever_has_the_system_message(
+    load, prompt, said
+):
+    whole = load(ConversationColumns(), [{"messages": [SYSTEM, USER, GOOD]}])
+
+    row = {"prompt": prompt, "completion": [*said, GOOD]}
+
+    assert sequence(load(ConversationColumns(), [row]), 0) == sequence(whole, 0)
+    judged = load(LabeledColumns(), [{**row, "label": True}])
+    assert sequence(judged, 0) == sequence(whole, 0)
 
 
 @pytest.mark.parametrize("prompt", [TEXT, [USER]])

@@ -61,6 +61,28 @@ def test_a_pair_is_two_sequences_of_which_the_answers_are_learned(load, shown, f
     assert rows.columns.group.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ([SYSTEM, USER], [USER]),
+        ([USER], [SYSTEM, USER]),
+        ([SYSTEM, USER], [SYSTEM, USER]),
+        ([SYSTEM], [SYSTEM, USER]),
+        ([SYSTEM], [USER]),
+    ],
+)
+def test_a_prompt_and_answers_that_begin_with_it_have_it_once_whichever_has_the_system_message(
+    load, shown, prompt, said
+):
+    row = {"prompt": prompt, "chosen": [*said, GOOD], "rejected": [*said, BAD_ANSWER]}
+
+    rows = load(PairColumns(), [row])
+
+    head = HEAD.replace("You are kind.", "Be brief.")
+    assert shown(rows, 0) == head + "[So.<|im_end|>]\n"
+    assert shown(rows, 1) == head + "[No.<|im_end|>]\n"
+
+
 def test_a_pair_of_plain_texts_is_ended(load, shown):
     rows = load(PairColumns(), [{"prompt": "1+1=", "chosen": "2", "rejected": "3"}])
 
@@ -150,6 +172,15 @@ def test_a_seam_that_one_answer_merges_with_begins_the_learned_part_of_both(load
 
 
 BAD = {
+    "two system messages": (
+        {
+            "prompt": [{"role": "system", "content": "Be kind."}, USER],
+            "chosen": [SYSTEM, USER, GOOD],
+            "rejected": [SYSTEM, USER, BAD_ANSWER],
+        },
+        "begin with different system messages; leave one out",
+        "data/two-system-prompts",
+    ),
     "the same": (
         {"prompt": "a", "chosen": "b", "rejected": "b"},
         "are the same",

@@ -1,5 +1,7 @@
 """Steps with labels: where a process reward model predicts, and what is said of each bad row."""
 
+import json
+
 import pytest
 from tests.libs.data.learned.families import renderer_of
 
@@ -16,6 +18,16 @@ def test_the_token_behind_each_step_is_marked_with_its_label(load, shown):
     assert shown(rows, 0) == "1+1+1?\n1+1=2[\n]2+1=4[\n]"
     assert rows.columns.turn_rewards.tolist() == [1.0, 0.0]
     assert rows.columns.turn_actions.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("labels", ["[true, false]", ["1", "0"], ["true", "False"], "[1, 0]"])
+def test_steps_and_labels_may_be_json_text_as_in_cells_of_csv(load, shown, labels):
+    row = {**ROW, "completions": json.dumps(ROW["completions"]), "labels": labels}
+
+    rows = load(StepLabelColumns(), [row])
+
+    assert shown(rows, 0) == "1+1+1?\n1+1=2[\n]2+1=4[\n]"
+    assert rows.columns.turn_rewards.tolist() == [1.0, 0.0]
 
 
 def test_a_text_with_marks_gives_the_same(load, shown):
@@ -87,6 +99,12 @@ BAD = {
         {**ROW, "completions": [], "labels": []},
         "a label at least",
         "data/no-steps",
+    ),
+    "printed labels": (
+        StepLabelColumns(),
+        {**ROW, "labels": "[True, False]"},
+        "'labels': expected a list of labels, got str, which is no JSON; write the list with json",
+        "data/wrong-type",
     ),
     "labels of text": (
         StepLabelColumns(),

@@ -39,11 +39,12 @@ def has_column(source: Source, column: str, *, entries: bool = False) -> bool:
         entries: the entry of an object in a column counts too, as ``value_at`` reads it.
     """
     rows = source.scan(list(dict.fromkeys([column, column.partition(".")[0]])))
-    has = _has_value if entries else contains
+    has = has_value if entries else contains
     return any(not isinstance(row, Unreadable) and has(row, column) for row in rows)
 
 
-def _has_value(row: Row, column: str) -> bool:
+def has_value(row: Row, column: str) -> bool:
+    """Return whether a row has a column, or an entry of an object in one, as ``value_at`` reads it."""
     try:
         value_at(row, column)
     except KeyError:

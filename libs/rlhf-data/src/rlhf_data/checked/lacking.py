@@ -19,7 +19,7 @@ from rlhf_core.errors import DataError
 from ..forms.form import RowKind
 from ..forms.recognizing import formed
 from ..rows import MISSING_COLUMN, BadRow, RowProblem, bad_row_error
-from ..source import Row, Unreadable
+from ..source import Row, Source, Unreadable
 from ..sources import open_source
 from .columns_there import are_here
 
@@ -74,12 +74,40 @@ def refuse_lacking(sets: ReadTogether[ColumnsT]) -> None:
         raise bad_row_error(bad, len(bad), sets.option, sets.listed_by())
 
 
-def _rows_without_columns(sets: ReadTogether[ColumnsT], entry: str) -> list[BadRow] | None:
-    """Return all rows of a set as bad ones; None where one has its columns."""
+def refuse_bad(sets: ReadTogether[ColumnsT]) -> None:
+    """Refuse sets of which a row has a problem that their reader finds. All rows are read.
+
+    Raises:
+        DataError: there is such a row; the message counts and names them as a run does.
+    """
+    if not are_here(sets.entries):
+        return
+    bad, total = list[BadRow](), 0
+    for entry in sets.entries:
+        source, read = _opened(sets, entry)
+        for index, row in enumerate(islice(source.scan(), sets.max_samples)):
+            total += 1
+            if isinstance(row, Unreadable):
+                continue  # the run says it, with the other kinds of bad rows
+            try:
+                read(row)
+            except RowProblem as problem:
+                bad.append(BadRow(source.where(index), problem.kind, problem.reason))
+    if bad:
+        raise bad_row_error(bad, total, sets.option, sets.listed_by())
+
+
+def _opened(sets: ReadTogether[ColumnsT], entry: str) -> tuple[Source, Read]:
+    """Return a set whose rows have our own columns, and the reader of its rows."""
     name, spec = split_name(entry)
     opened = open_source(spec, split=sets.split, name=name)
     found = formed(opened, sets.columns, sets.kinds, spec=spec, option=sets.option, says=False)
-    source, read = found.source, sets.reader(found.columns)
+    return found.source, sets.reader(found.columns)
+
+
+def _rows_without_columns(sets: ReadTogether[ColumnsT], entry: str) -> list[BadRow] | None:
+    """Return all rows of a set as bad ones; None where one has its columns."""
+    source, read = _opened(sets, entry)
     bad = []
     for index, row in enumerate(islice(source.scan(), sets.max_samples)):
         problem = _problem(row, read)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from rlhf_config.common import HeldOutRows
 
 from ..forms.form import RowKind
-from ..learned.options import ConversationColumns, PromptColumns, SequenceOptions
+from ..learned.labeled import label_of
+from ..learned.options import (
+    ConversationColumns,
+    LabeledColumns,
+    PromptColumns,
+    SequenceOptions,
+    StepLabelColumns,
+)
 from ..learned.reading import ColumnsT
 from ..learned.row_loader import RowLoader
+from ..learned.steps import labels_of
 from ..row_images import RowImages
 from ..rows import PromptFormat
 from ..source import Row
-from .lacking import Read, ReadTogether, refuse_lacking
+from .lacking import Read, ReadTogether, refuse_bad, refuse_lacking
 from .structure import AnyColumns, read_structure
 
 
@@ -25,7 +34,8 @@ def check_example_columns(
     options: SequenceOptions,
     evaluation: HeldOutRows,
 ) -> None:
-    """Refuse sets of ``eval.data`` or ``data.train`` of which every row lacks a column, as ``load_example_sets`` does.
+    """Refuse sets of ``eval.data`` or ``data.train`` as ``load_example_sets`` does: those of which every row lacks a
+    column, and those with a label that is none.
 
     Where ``eval.fraction`` holds rows out, they are counted with the others.
 
@@ -34,25 +44,34 @@ def check_example_columns(
         columns: options with the form and the names of columns.
 
     Raises:
-        DataError: no row of the sets has its columns, a set cannot be opened, or its rows are of a form that another
-            command learns from.
+        DataError: no row of the sets has its columns, a label is bad, a set cannot be opened, or its rows are of a form
+            that another command learns from.
     """
     both = (
         ("eval.data", evaluation.data, evaluation.split, evaluation.max_samples),
         ("data.train", train, options.split, options.max_samples),
     )
     for option, entries, split, max_samples in both:
-        refuse_lacking(
-            ReadTogether(
-                option=option,
-                entries=entries,
-                split=split,
-                max_samples=max_samples,
-                columns=columns,
-                kinds=loader.kinds,
-                reader=partial(_reader, loader.kinds),
-            )
+        sets = ReadTogether(
+            option=option,
+            entries=entries,
+            split=split,
+            max_samples=max_samples,
+            columns=columns,
+            kinds=loader.kinds,
+            reader=partial(_reader, loader.kinds),
         )
+        refuse_lacking(sets)
+        if isinstance(columns, LabeledColumns | StepLabelColumns) and options.on_bad_row == "fail":
+            refuse_bad(replace(sets, reader=_label_reader))
+
+
+def _label_reader(columns: PromptColumns) -> Read:
+    """Return the reader of the labels alone, which takes little time in all rows."""
+    if isinstance(columns, LabeledColumns):
+        return partial(label_of, key=columns.label_key)
+    assert isinstance(columns, StepLabelColumns)
+    return partial(labels_of, key=columns.labels_key)
 
 
 def _reader(kinds: tuple[RowKind, ...], columns: PromptColumns) -> Read:

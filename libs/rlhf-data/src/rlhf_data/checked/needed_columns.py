@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from rlhf_config.checks.data_files import split_name
+from rlhf_config.common import HeldOutRows
 from rlhf_config.layers import Layer, merge
 from rlhf_config.problems import Labels
 from rlhf_config.resolved import ResolvedOptions, Selection
@@ -15,8 +17,10 @@ from rlhf_core.errors import ConfigError
 
 from ..forms.formed_source import LOOKED_AT
 from ..forms.opened_sets import OpenedSets
-from ..source import Source, Unreadable
-from .columns_there import are_here, has_column, missing
+from ..forms.recognizing import FormedSet
+from ..rows import SHOWN, BadRow, PromptFormat, RowProblem
+from ..source import Row, Source, Unreadable
+from .columns_there import are_here, has_column, has_value, missing
 
 _RESPONSE = "The response is {!r} here, a text: call the parameter so."
 _OF_OTHERS = {
@@ -34,16 +38,17 @@ _RIGHT_ANSWER = "ground_truth"
 
 
 def check_needed_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> None:
-    """Refuse a component that needs a column which no row of ``data.train`` has.
+    """Refuse a component that needs a column which no row of ``data.train`` has, and a reward that ends the run at a
+    row of ``data.train`` or ``eval.data`` which it cannot score.
 
-    Rows are read up to the first one that has the column. Nothing is downloaded: where a set is a hub's, or tasks come
-    from elsewhere, the run finds it out.
+    For a column rows are read up to the first one that has it, and for such a reward all of them. Nothing is
+    downloaded: where a set is a hub's, or tasks come from elsewhere, the run finds it out.
 
     Args:
         layers: the layers that ``resolved`` was made from; they tell where an option was written.
 
     Raises:
-        ConfigError: names the option, the column and the columns that there are.
+        ConfigError: names the option, the column and the columns that there are, or the rows.
         DataError: a set cannot be read.
     """
     data = getattr(resolved.run, "data", None)
@@ -59,7 +64,8 @@ def check_needed_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]
         return
     entries = [split_name(entry)[1] for entry in data.train]
     opened = OpenedSets(says=False)
-    sources = [opened.open(data, entry, data.split, None, "data.train").source for entry in entries]
+    found = [opened.open(data, entry, data.split, None, "data.train") for entry in entries]
+    sources = [one.source for one in found]
     labels = Labels(merge(layers))
     for selection, column, option in needed:
         if not any(has_column(source, column, entries=True) for source in sources):
@@ -67,6 +73,69 @@ def check_needed_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]
                 _problem(selection, column, option, _label(selection, option, labels), sources),
                 code="data/missing-column",
             )
+    rewards = {selection.name: selection for selection, _, _ in needed if selection.reward}
+    for selection in rewards.values():
+        _check_rows(selection, data, "data.train", found, data.max_samples)
+        if isinstance(held_out := getattr(resolved.run, "eval", None), HeldOutRows):
+            entries = [split_name(entry)[1] for entry in held_out.data]
+            if are_here(held_out.data):
+                sets = [
+                    opened.open(data, one, held_out.split, None, "eval.data") for one in entries
+                ]
+                _check_rows(selection, data, "eval.data", sets, held_out.max_samples)
+
+
+def _check_rows(
+    selection: Selection,
+    data: PromptData,
+    option: str,
+    sets: Sequence[FormedSet[PromptData]],
+    max_samples: int | None,
+) -> None:
+    """Refuse a reward that ends the run at rows which it cannot score.
+
+    Args:
+        option: option that names the sets.
+
+    Raises:
+        ConfigError: names the first of these rows.
+    """
+    if selection.reward is None or selection.reward.on_error != "fail":
+        return
+    bad, total = list[BadRow](), 0
+    needed = selection.options.columns_needed()
+    names = [one for name in needed for one in (name, name.partition(".")[0])]
+    for one in sets:
+        format = PromptFormat.of(one.columns)
+        read = list(dict.fromkeys([*names, *format.columns]))
+        for index, row in enumerate(islice(one.source.scan(read), max_samples)):
+            total += 1
+            if (
+                isinstance(row, Unreadable)
+                or (problem := _problem_of(selection, needed, row)) is None
+            ):
+                continue
+            # A row without a usable prompt is left out, or ends the run by itself.
+            with suppress(RowProblem):
+                format.prompt(row)
+                bad.append(BadRow(one.source.where(index), "label", problem))
+    if bad:
+        rest = f"\n  and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
+        raise ConfigError(
+            f"{option}: the reward {selection.name} cannot score {len(bad)} of {total} rows\n"
+            + "\n".join(f"  {row.where}: {row.reason}" for row in bad[:SHOWN])
+            + f"{rest}\n  Repair these rows or take them out, or set --{selection.section}.on_error drop, with which "
+            "their samples are left out.",
+            code="reward/unusable-label",
+        )
+
+
+def _problem_of(selection: Selection, needed: Collection[str], row: Row) -> str | None:
+    """Return what keeps a reward from scoring a row's samples: a column that the row has not, or what is in it."""
+    lacking = next((name for name in needed if not has_value(row, name)), None)
+    if lacking is not None:
+        return f"this row has no column {lacking!r}, which the reward reads. Columns: {', '.join(row) or 'none'}"
+    return selection.options.row_problem(row)
 
 
 def _label(selection: Selection, option: str | None, labels: Labels) -> str:
@@ -84,6 +153,12 @@ def _holder(source: Source, entry: str) -> str | None:
             if isinstance(value, Mapping) and value.get(entry) is not None:
                 return name
     return None
+
+
+def _is_text_of_objects(source: Source, column: str) -> bool:
+    """Return whether a column of the first rows has objects as JSON text."""
+    rows = (row for row in islice(source.scan(), LOOKED_AT) if not isinstance(row, Unreadable))
+    return any(str(row.get(column)).lstrip().startswith('{"') for row in rows)
 
 
 def _holder_in(sources: Sequence[Source], entry: str) -> str | None:
@@ -106,6 +181,8 @@ def _problem(
         hint = f" It is in {holder!r}: call the parameter so, and take {holder}[{column!r}]."
     elif own is not None:
         hint = f" {own}"
+    elif any(_is_text_of_objects(source, column.partition(".")[0]) for source in sources):
+        hint = f" {column.partition('.')[0]!r} is JSON text: write it as an object, of which entries can be named."
     return (
         f"{label}: {selection.name} reads the column {column!r}, which no row of {lacking.sets} has.{hint}\n"
         f"  Columns: {lacking.columns}. Name one of them, or add this one to the rows."

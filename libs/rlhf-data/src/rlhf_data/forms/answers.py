@@ -12,6 +12,8 @@ from .chats import (
     LABEL,
     MESSAGES,
     USER,
+    apart,
+    as_list,
     as_turns,
     chat_column,
     conversation,
@@ -28,7 +30,9 @@ STEPS, STEP_LABELS = "completions", "labels"
 VERL = "extra_info"
 """Column of verl's rows with a question and its answer, as its scripts for GSM8K write them."""
 QUESTION, ANSWER = "question", "answer"
-INSTRUCTION, INPUT, OUTPUT, HISTORY = "instruction", "input", "output", "history"
+INSTRUCTION, HISTORY = "instruction", "history"
+INPUTS, OUTPUTS = ("input", "context"), ("output", "response")
+"""Names of Alpaca's other columns: its own, and those of Dolly; the first one that a row has is read."""
 
 
 def has_prompt(row: Row) -> bool:
@@ -87,21 +91,29 @@ def has_judged_chat(row: Row) -> bool:
     return is_judged(row) and _has_chat_completion(row)
 
 
+def has_text(row: Row) -> bool:
+    """Return whether a row has a text that is whole by itself: no message of a tree, as in OpenAssistant's rows."""
+    return isinstance(row.get("text"), str) and "parent_id" not in row
+
+
 def has_steps(row: Row) -> bool:
-    """Return whether a row is a prompt with a list of steps and a list of labels."""
-    return has_prompt(row) and all(_is_list(row.get(name)) for name in (STEPS, STEP_LABELS))
+    """Return whether a row is a prompt with a list of steps and a list of labels, which may be JSON text."""
+    return has_prompt(row) and all(
+        _is_list(as_list(row.get(name))) for name in (STEPS, STEP_LABELS)
+    )
 
 
 def is_alpaca(row: Row) -> bool:
-    """Return whether a row has Alpaca's columns, to imitate as in ``has_completion``; ``input`` may be left out."""
+    """Return whether a row has Alpaca's columns or Dolly's, to imitate as in ``has_completion``; ``input`` may be left
+    out."""
     return _has_alpaca(row) and not isinstance(row.get(LABEL), bool)
 
 
 def _has_alpaca(row: Row) -> bool:
     return (
         isinstance(row.get(INSTRUCTION), str)
-        and isinstance(row.get(OUTPUT), str)
-        and isinstance(row.get(INPUT), str | None)
+        and isinstance(row.get(_first(row, OUTPUTS)), str)
+        and isinstance(row.get(_first(row, INPUTS)), str | None)
     )
 
 
@@ -114,7 +126,7 @@ def alpaca(row: Row) -> Row:
     Raises:
         RowProblem: a column is missing or no text, or the history is no list of pairs.
     """
-    answer = {"role": ASSISTANT, "content": _text(row, OUTPUT)}
+    answer = {"role": ASSISTANT, "content": _text(row, _first(row, OUTPUTS))}
     return {**row, MESSAGES: [*instruction(row), answer]}
 
 
@@ -125,8 +137,8 @@ def instruction(row: Row) -> list[dict[str, Any]]:
         RowProblem: as from ``alpaca``.
     """
     asks = [_text(row, INSTRUCTION)]
-    if row.get(INPUT):
-        asks.append(_text(row, INPUT))
+    if row.get(beside := _first(row, INPUTS)):
+        asks.append(_text(row, beside))
     messages = [*earlier(row.get(HISTORY)), {"role": USER, "content": "\n".join(asks)}]
     return with_system(row, messages)
 
@@ -146,7 +158,7 @@ def chat_completion(row: Row) -> Row:
 
 
 def _asked_and_said(row: Row) -> tuple[list[Any], list[Any]]:
-    """Return the messages of the prompt, and those of the answer, which may have the prompt before them again."""
+    """Return the messages of the prompt, and those of the answer, as from ``chats.apart``."""
     name = _chat_answer(row)
     prompt, answer = row.get(PROMPT), as_turns(row.get(name))
     if isinstance(prompt, str):
@@ -158,8 +170,7 @@ def _asked_and_said(row: Row) -> tuple[list[Any], list[Any]]:
                 f"column {column!r}: expected a list of chat messages, got {type(row.get(column)).__name__}",
             )
     assert prompt is not None
-    repeated = len(prompt) if list(answer[: len(prompt)]) == list(prompt) else 0
-    return list(prompt), list(answer[repeated:])
+    return apart(prompt, answer)
 
 
 def judged_chat(row: Row) -> Row:
@@ -236,6 +247,11 @@ def earlier(history: object) -> list[dict[str, Any]]:
         for pair in history
         for role, text in zip(roles, pair, strict=True)
     ]
+
+
+def _first(row: Row, names: Sequence[str]) -> str:
+    """Return the first of several names that a row has, or the first of all."""
+    return next((name for name in names if name in row), names[0])
 
 
 def _has_text(row: Row, name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeGuard
 
 from rlhf_core.outside.json_reader import parse_json
@@ -45,6 +46,14 @@ def as_turns(value: Any) -> Any:
     return [value] if isinstance(value, Mapping) else value
 
 
+def as_list(value: Any) -> Any:
+    """Return a list that is JSON text as a list, and anything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with suppress(ValueError):
+            return parse_json(value)
+    return value
+
+
 def is_chat(value: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
     """Return whether a value is a list of messages with roles."""
     return _is_list(value, "role")
@@ -72,7 +81,8 @@ def truth_of(label: object) -> bool | None:
     It may be a number, and a text: cells of CSV are text, and a table of mixed values is written as such.
     """
     if isinstance(label, str):
-        return {"true": True, "1": True, "false": False, "0": False}.get(label.strip().lower())
+        word = label.strip().lower().removesuffix(".0")
+        return {"true": True, "1": True, "false": False, "0": False}.get(word)
     return bool(label) if isinstance(label, int | float) and label in (0, 1) else None
 
 
@@ -165,6 +175,27 @@ def _system_column(row: Row) -> str | None:
     return next((name for name in texts if row[name].strip()), None)
 
 
+def apart(prompt: Sequence[Any], answer: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the messages of a prompt, and those of an answer without the prompt, which it may begin with again. Either
+    may lack the system message of the other.
+
+    Raises:
+        RowProblem: both have one, and they differ.
+    """
+    given, said = list(prompt), list(answer)
+    systems = [one[:1] if one[0].get("role") == SYSTEM else [] for one in (given, said)]
+    asked = given[len(systems[0]) :]
+    end = len(systems[1]) + len(asked)
+    if said[len(systems[1]) : end] != asked:
+        return given, said
+    if all(systems) and systems[0] != systems[1]:
+        raise RowProblem(
+            "two system prompts",
+            "the prompt and the answers that repeat it begin with different system messages; leave one out",
+        )
+    return [*(systems[0] or systems[1]), *asked], said[end:]
+
+
 def asked(row: Row) -> Row:
     """Return a row whose prompt is its conversation up to the last answer of the assistant."""
     messages = row.get(MESSAGES)
@@ -176,13 +207,8 @@ def asked(row: Row) -> Row:
 
 def _is_text(value: object) -> bool:
     """Return whether a value is the JSON text of a list of messages or turns."""
-    if not isinstance(value, str) or not value.lstrip().startswith("["):
-        return False
-    try:
-        found = parse_json(value)
-    except ValueError:
-        return False
-    return is_chat(found) or is_sharegpt(found)
+    found = as_list(value)
+    return found is not value and (is_chat(found) or is_sharegpt(found))
 
 
 def _is_list(value: object, *keys: str) -> bool:

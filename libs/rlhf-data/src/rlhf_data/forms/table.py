@@ -63,7 +63,7 @@ FORMS = (
         name="text",
         title="plain texts",
         kind=RowKind.TEXTS,
-        matches=lambda row: isinstance(row.get("text"), str),
+        matches=answers.has_text,
         keys={"text_key": "text"},
     ),
     DataForm(

@@ -9,7 +9,15 @@ from rlhf_core.batch.task import Message
 from rlhf_core.media.parts import is_seen
 from rlhf_core.outside.json_reader import parse_json
 
-from ..rows import MISSING_COLUMN, RowProblem, check_not_printed, check_text, read_messages
+from ..advice import near_answer, way_to_text
+from ..forms.chats import ROLES as OTHERS
+from ..rows import (
+    MISSING_COLUMN,
+    RowProblem,
+    check_not_printed,
+    check_text,
+    read_messages,
+)
 from ..source import Row, filled_columns, hint_of_printed
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -32,7 +40,7 @@ def value_of(row: Row, key: str, option: str) -> Any:
         raise RowProblem(
             MISSING_COLUMN,
             f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.{option}"
-            f"{hint_of_printed(row)}",
+            f"{near_answer(row, option)}{hint_of_printed(row)}",
         )
     if row[key] is None:
         raise RowProblem("empty", f"column {key!r} is null")
@@ -47,7 +55,10 @@ def text_of(row: Row, key: str, option: str) -> str:
     """
     text = value_of(row, key, option)
     if not isinstance(text, str):
-        raise RowProblem("wrong type", f"column {key!r}: expected text, got {type(text).__name__}")
+        raise RowProblem(
+            "wrong type",
+            f"column {key!r}: expected text, got {type(text).__name__}{way_to_text(text)}",
+        )
     check_text(text, f"column {key!r}")
     return text
 
@@ -97,7 +108,8 @@ def check_chat(messages: Sequence[Message], *, parts: bool = False) -> None:
         if role not in ROLES:
             raise RowProblem(
                 "unknown role",
-                f"message {number}: expected a role of {', '.join(ROLES)}; got {role!r}",
+                f"message {number}: expected a role of {', '.join(ROLES)}; got {role!r}"
+                + (f". Call it {OTHERS[role.lower()]!r}" if role.lower() in OTHERS else ""),
             )
         if content is None or isinstance(content, str) or all(map(_is_text, content)):
             continue

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from rlhf_core.media.parts import references_in
 
 from ..chat.renderer import TokenizerRenderer
 from ..chat.template.pieces import texts_of
-from ..forms.chats import as_turns
+from ..forms.chats import apart, as_turns
 from ..forms.form import RowKind
 from ..row_images import RowImages
 from ..rows import RowProblem
@@ -183,8 +184,8 @@ def pair_conversations(
     if is_whole:
         _check_prompt_inside(row, names, both)
     prompt = _chat_prompt(row, names, images, is_whole=is_whole)
-    if prompt and any(one[: len(prompt)] != prompt for one in both):
-        both = [(*prompt, *one) for one in both]
+    if prompt:
+        both = [tuple(chain(*apart(prompt, one))) for one in both]
     return [images.chat(row, with_system_prompt(one, names.system_prompt)) for one in both]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
 from ..chat.renderer import TokenizerRenderer
+from ..forms.chats import as_list, truth_of
 from ..forms.form import RowKind
 from ..prompts import check_plain
 from ..row_images import RowImages
@@ -100,19 +102,14 @@ def steps_of(row: Row, key: str) -> list[str]:
     Raises:
         RowProblem: the column has no list of texts that can be used.
     """
-    steps = value_of(row, key, "steps_key")
-    if not isinstance(steps, Sequence) or isinstance(steps, str | bytes):
-        raise RowProblem(
-            "wrong type",
-            f"column {key!r}: expected a list of steps, got {type(steps).__name__}",
-        )
+    steps = _list_of(row, key, "steps_key", "steps")
     for number, step in enumerate(steps, start=1):
         if not isinstance(step, str):
             raise RowProblem(
                 "wrong type", f"step {number}: expected text, got {type(step).__name__}"
             )
         check_text(step, f"step {number}")
-    return list(steps)
+    return steps
 
 
 def labels_of(row: Row, key: str) -> list[float]:
@@ -121,12 +118,9 @@ def labels_of(row: Row, key: str) -> list[float]:
     Raises:
         RowProblem: the column has no list of such labels, or an empty one.
     """
-    labels = value_of(row, key, "labels_key")
-    if not isinstance(labels, Sequence) or isinstance(labels, str | bytes):
-        raise RowProblem(
-            "wrong type",
-            f"column {key!r}: expected a list of labels, got {type(labels).__name__}",
-        )
+    given = _list_of(row, key, "labels_key", "labels")
+    # A text that says neither true nor false stays as it is, for the message.
+    labels: list[Any] = [truth_of(one) if truth_of(one) is not None else one for one in given]
     if not labels:
         raise RowProblem("no steps", f"column {key!r}: expected a label at least, got none")
     for number, label in enumerate(labels, start=1):
@@ -137,6 +131,22 @@ def labels_of(row: Row, key: str) -> list[float]:
                 f"label {number}: expected true, false or a number from 0 to 1; got {label!r:.60}",
             )
     return [float(label) for label in labels]
+
+
+def _list_of(row: Row, key: str, option: str, what: str) -> list[Any]:
+    """Return the list of a column, which may be JSON text: cells of CSV are text.
+
+    Raises:
+        RowProblem: the column has no list.
+    """
+    value = as_list(value_of(row, key, option))
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        way = ", which is no JSON; write the list with json.dumps" if isinstance(value, str) else ""
+        raise RowProblem(
+            "wrong type",
+            f"column {key!r}: expected a list of {what}, got {type(value).__name__}{way}",
+        )
+    return list(value)
 
 
 def _ends_of(text: str, separator: str) -> list[int]:

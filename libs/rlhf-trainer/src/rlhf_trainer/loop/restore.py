@@ -56,8 +56,8 @@ def check_epoch(state: LoopState, num_prompts: int) -> None:
     if state.num_prompts not in (0, num_prompts):
         raise ResumeError(
             f"expected {state.num_prompts} prompts in an epoch, as there were when the checkpoint was made; now there "
-            f"are {num_prompts}. Options of data and environments that decide how many there are cannot change: set "
-            "them back, or start a new run in another --output.",
+            f"are {num_prompts}. Rows, and options of data and environments that decide their number, cannot change: "
+            "put them back, or start a new run in another --output.",
             code="resume/data-changed",
         )
     state.num_prompts = num_prompts

@@ -34,7 +34,9 @@ def body_of(
     Raises:
         RewardError: a row has no column ``label_key``, or a value there that JSON cannot hold.
     """
-    labels = [None if label_key is None else label_of(request, label_key) for request in requests]
+    labels = [
+        None if label_key is None else label_of(request.row, label_key) for request in requests
+    ]
     message: dict[str, Any] = {
         "query": [request.prompt + request.response for request in requests],
         "prompts": [request.prompt for request in requests],

@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_config import OPTIONS_OF_PARTS, ResolvedOptions
+from rlhf_core import ResumeError
 from rlhf_core.contracts import (
     RoleHandle,
     RunResult,
@@ -67,6 +68,8 @@ class ExampleState(RatedState):
 
     skipped_in_a_row: int = 0
     """Updates in a row whose gradient was not finite."""
+    sizes: list[int] = field(default_factory=list)
+    """Units of each set, by which a step's are drawn; empty before the first step."""
 
 
 class Examples(Protocol):
@@ -205,6 +208,22 @@ class ExampleCourse:
         return evaluated.metrics
 
 
+def check_sizes(state: ExampleState, sizes: Sequence[int]) -> None:
+    """Compare the number of each set's units with that of the checkpoint, and keep it in the state.
+
+    Raises:
+        ResumeError: they differ, so that a step has other rows now: some would be learned twice, and some never.
+    """
+    if state.sizes not in ([], [*sizes]):
+        before, now = (" + ".join(map(str, numbers)) for numbers in (state.sizes, sizes))
+        raise ResumeError(
+            f"data.train: expected {before} rows, as there were when the checkpoint was made; now there are {now}. Put "
+            "the rows back, or start a new run in another --output, such as from the model of this one.",
+            code="resume/data-changed",
+        )
+    state.sizes = [*sizes]
+
+
 def rows_of(units: NDArray[np.int64], examples: Examples) -> NDArray[np.int64]:
     """Return the rows of some units."""
     size = examples.rows_per_unit
@@ -279,6 +298,7 @@ def run_of(
     ) -> ExampleCourse:
         drawn = with_drawn_rows(resolved, folder, is_resumed=state.step > 0)
         examples, model = load(drawn), trained(resolved)
+        check_sizes(state, [size // examples.rows_per_unit for size in examples.sizes])
         updates = total_steps(resolved.run, examples)
         spec = RuntimeSpec(
             roles=roles_of(resolved, model, examples.rows, updates),

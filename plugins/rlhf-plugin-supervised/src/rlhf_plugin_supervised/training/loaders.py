@@ -32,7 +32,7 @@ def preference_loader(resolved: ResolvedOptions[Any]) -> RowLoader[Any]:
 
 
 def check_rows(resolved: ResolvedOptions[Any]) -> None:
-    """Refuse sets of which every row lacks a column.
+    """Refuse sets of which every row lacks a column, or of which a row has a label that is none.
 
     Raises:
         DataError: as from ``rlhf_data.check_example_columns``.
