@@ -412,6 +412,7 @@ def test_histories_are_erased_in_the_lane_alone(lm_of, run, start, make_request,
     assert not any(outside)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_5_text"])
 def test_waves_with_aborts_and_pauses_have_the_tokens_of_calls_that_run_alone(
     family, lm_of, run, start, make_request, source_of, threaded
