@@ -45,7 +45,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path, dtype, bad):
     weights["mlp.up"] = torch.tensor([[1.0, bad], [bad, 2.0]], dtype=dtype)
     with pytest.raises(
         CheckpointError,
-        match="^2 of the 4 weights mlp.up of the policy are NaN or infinite",
+        match=r"^2 of the 4 weights mlp\.up of the policy are NaN or infinite",
         check=has_code("checkpoint/not-finite"),
     ):
         require_finite(weights, tmp_path / "policy")

@@ -51,7 +51,7 @@ def save_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
     """Write the weights and, for a trained role, everything that its updates depend on.
 
     Raises:
-        CheckpointError: the optimizer keeps something that is neither a tensor nor a plain value, or ``require_finite``.
+        CheckpointError: the optimizer keeps something that is no tensor or plain value, or ``require_finite``.
     """
     if updater is not None:
         require_finite(updater.masters, folder)
