@@ -80,8 +80,7 @@ class AppendedFile:
         if not there or not os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno())):
             raise StorageError(
                 f"{self.path} was removed, moved or replaced while a run writes it, so that its records would be lost "
-                "from here on. Put it back if you still have it, and continue with --resume auto; without it add "
-                "--resume.damaged_records set-aside",
+                "from here on. Put it back and start the command again, which also says how to continue without it",
                 code="run/record-gone",
             )
         data = text.encode() + b"\n"
