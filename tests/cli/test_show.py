@@ -1,3 +1,4 @@
+import fcntl
 import json
 
 import pytest
@@ -126,6 +127,40 @@ def test_why_a_run_failed_is_shown_until_it_goes_on(run_of, capsys):
     (run / "run.log").write_text(FAILED + went_on)
     show(run)
     assert "no label" not in capsys.readouterr().out
+
+
+def test_a_run_that_was_killed_says_so_unless_it_still_goes_on(run_of, capsys):
+    run = run_of(sample(2, 0))
+    (run / "metrics.jsonl").write_text('{"step": 2, "time_s": 1.0, "metrics": {}}\n')
+    (run / "config.toml").write_text("[train]\nsteps = 5\n")
+    (run / ".lock").touch()
+
+    show(run)
+    text = capsys.readouterr().out
+    assert "the run was stopped or killed after step 2, for no process is in it" in text
+    assert "--resume restart" in text  # it left no checkpoint
+
+    step = run / "checkpoints" / "step-00000001"
+    step.mkdir(parents=True)
+    (step / "manifest.json").write_text("{}")
+    show(run)
+    assert "Its command with --resume auto continues it." in capsys.readouterr().out
+
+    with (run / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        show(run)
+    assert "or killed" not in capsys.readouterr().out
+
+    (run / "config.toml").write_text("[train]\nsteps = 2\n")
+    show(run)
+    assert "or killed" not in capsys.readouterr().out
+
+    (run / "config.toml").write_text("[checkpoint]\nexport = true\n")
+    show(run)
+    assert "or killed" in capsys.readouterr().out
+    (run / "model").mkdir()
+    show(run)
+    assert "or killed" not in capsys.readouterr().out
 
 
 def test_a_run_that_failed_in_its_first_step_says_why(run_of):

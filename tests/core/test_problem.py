@@ -54,6 +54,23 @@ def test_a_recursion_is_told_in_a_few_lines():
     assert len(problem_of(caught.value).where) == 3
 
 
+def test_a_users_line_is_kept_where_a_package_raised_far_below_it(tmp_path):
+    """Without it the message says only where in Python's library a call of theirs ended."""
+    (tmp_path / "mine.py").write_text(
+        "from urllib.request import urlopen\n\n"
+        "def ask():\n    return urlopen('file:///nowhere/at/all')\n"
+    )
+    ask = runpy.run_path(str(tmp_path / "mine.py"))["ask"]
+
+    with pytest.raises(OSError, match="nowhere") as failed:
+        ask()
+
+    where = problem_of(failed.value).where
+    assert "mine.py:4 in ask" in where[0]
+    assert len(where) == 4
+    assert not any("mine.py" in line for line in where[1:])
+
+
 @pytest.mark.parametrize("package", ["rlhf_core", "rlhf_testing", "rlhf_weights", "rlhf_plugin_x"])
 def test_lines_of_the_framework_are_no_lines_of_a_users_code(tmp_path, package):
     """Whatever package of its own a part of the core has become."""

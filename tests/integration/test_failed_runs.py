@@ -5,6 +5,7 @@ import json
 import shutil
 
 import pytest
+import torch
 
 from rlhf_trainer.durable.ledger import replay
 
@@ -86,6 +87,34 @@ def test_a_run_whose_reward_fails_goes_on_from_its_last_whole_step(workspace):
     assert done == 2
     assert saved_steps(workspace / "reward") == [done]
     check_goes_on(workspace, "reward")
+
+
+def spoil_the_weights_at_the_end_of_step_3():
+    from rlhf_plugin_local.torch_backend import TorchBackend
+
+    train_step, calls = TorchBackend.train_step, []
+
+    def spoiling(self, batch, plan):
+        outcome = train_step(self, batch, plan)
+        calls.append(None)
+        if len(calls) == 3 * UPDATES:
+            with torch.no_grad():
+                self.module().model.model.norm.weight[0] = torch.inf
+        return outcome
+
+    TorchBackend.train_step = spoiling
+
+
+def test_weights_that_are_no_numbers_never_replace_a_checkpoint_that_is_whole(workspace):
+    """With the same seed a run that continued from them would fail in the same way, whenever it is started again."""
+    flags = ("--estimator", "reinforce", "--checkpoint.every", "1", "--checkpoint.keep", "1")
+    prepare = spoil_the_weights_at_the_end_of_step_3
+    assert train_in_a_fork(workspace, "spoiled", *flags, prepare=prepare) != 0
+
+    assert saved_steps(workspace / "spoiled") == [2]
+    told = (workspace / "spoiled.log").read_text()
+    assert "1 of the 16 weights model.norm.weight of the policy are NaN or infinite" in told
+    check_goes_on(workspace, "spoiled", *flags)
 
 
 WAYS = {

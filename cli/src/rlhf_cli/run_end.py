@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
+import tomllib
 from pathlib import Path
 
-from rlhf_core.storage.run_folder import RunFolder
+from rlhf_core.storage.run_folder import LOCK, RunFolder
 
 from .records import METRICS, records_of
 
@@ -15,8 +17,8 @@ _FAILED = "the run failed: "
 
 
 def end_of(run: Path) -> str | None:
-    """Return who or what ended a run before its last step, why and after which step; None where nothing did, or it went
-    on.
+    """Return who or what ended a run before its last step, why and after which step, or that it is not known; None
+    where nothing did, or it went on.
 
     Raises:
         ConfigError: a line of ``metrics.jsonl`` is no JSON object with a step.
@@ -28,7 +30,7 @@ def end_of(run: Path) -> str | None:
             end, step = f"the run was {line['end']}, after step {line['step']}", line["step"]
         elif line["step"] > step:
             end, step = None, line["step"]
-    return end or _failure(RunFolder(run).log, step)
+    return end or _failure(RunFolder(run).log, step) or _left(RunFolder(run), step)
 
 
 def _failure(log: Path, step: int) -> str | None:
@@ -49,5 +51,24 @@ def _failure(log: Path, step: int) -> str | None:
                 logger, reason = found[1], found[2].removeprefix(_FAILED)
             elif found[1] == logger:
                 reason = None
-    when = f"after step {step}" if step else "before its first step had finished"
-    return None if reason is None else f"the run failed {when}: {reason}\n{log} has more"
+    return None if reason is None else f"the run failed {_when(step)}: {reason}\n{log} has more"
+
+
+def _left(folder: RunFolder, step: int) -> str | None:
+    """Return that a run with a step left to do is done by no process; None if one does it, or it may have finished."""
+    try:
+        with (folder.root / LOCK).open(encoding="utf-8") as lock, folder.config.open("rb") as file:
+            config = tomllib.load(file)
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (OSError, ValueError):  # one is missing or damaged, or a process holds the lock
+        return None
+    last = config.get("train", {}).get("steps")
+    exports = config.get("checkpoint", {}).get("export", last is None)
+    if folder.model.exists() or (last is None and not exports) or last == step:
+        return None
+    then = folder.no_checkpoint() or "Its command with --resume auto continues it."
+    return f"the run was stopped or killed {_when(step)}, for no process is in it. {then}"
+
+
+def _when(step: int) -> str:
+    return f"after step {step}" if step else "before its first step had finished"

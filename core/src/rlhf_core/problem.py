@@ -116,17 +116,25 @@ def _safe_text(error: BaseException) -> str:
 
 
 def _frames(error: BaseException) -> tuple[str, ...]:
-    """Return the innermost frames of the user's code, or, without any, of the framework's code."""
+    """Return the innermost frames of the user's code, or, without any, of the framework's code. If all of them are of
+    installed packages, the line that called into these comes first."""
     if isinstance(error, RLHFError):
         return ()  # The framework raised the error on purpose, and its text says enough.
     # A deep recursion has a thousand equal frames; the limit keeps the innermost ones.
     stack = traceback.extract_tb(error.__traceback__, limit=-50)
     frames = [frame for frame in stack if not frame.filename.startswith("<frozen")]
-    users = [frame for frame in frames if not is_ours(frame.filename)]
+    users = [frame for frame in frames if not is_ours(frame.filename)] or frames
+    last = users[-_NUM_FRAMES:]
+    if all(_is_installed(frame.filename) for frame in last):
+        last[:0] = [frame for frame in users if not _is_installed(frame.filename)][-1:]
     return tuple(
         f"{frame.filename}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()[:200]}"
-        for frame in (users or frames)[-_NUM_FRAMES:]
+        for frame in last
     )
+
+
+def _is_installed(file: str) -> bool:
+    return "site-packages" in file or file.startswith(str(Path(traceback.__file__).parent))
 
 
 def is_ours(where: str) -> bool:

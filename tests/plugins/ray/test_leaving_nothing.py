@@ -82,11 +82,13 @@ def test_a_signal_to_the_driver_does_too(start, folder, number):
     assert list((folder / "run" / "checkpoints").glob("step-*"))
 
 
-def test_a_closed_terminal_does_too(start, folder):
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_a_closed_terminal_or_a_schedulers_warning_does_too(start, folder, number):
+    """Both come to all processes of the run."""
     run = start("--steps", "100000")
     wait_for_a_step(run, folder)
 
-    os.killpg(run.process.pid, signal.SIGHUP)
+    os.killpg(run.process.pid, number)
     run.end()
 
     assert "resume auto" in run.output

@@ -40,7 +40,6 @@ class Decodes(Protocol):
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
     ) -> Sequence[str]:
         """Return the text of each sequence."""
-        ...
 
 
 Learned: TypeAlias = "Mapping[str, NDArray[np.float32]]"

@@ -51,11 +51,9 @@ class Tokens(Protocol):
 
     def read(self) -> TokenColumns:
         """Return the tokens in this process's memory."""
-        ...
 
     def select(self, rows: Rows) -> Tokens:
         """Return the given rows, in the given order."""
-        ...
 
 
 class Block(Protocol):

@@ -237,11 +237,9 @@ class TrainBackend(Protocol):
 
     def setup(self, spec: RoleSpec, plugins: Plugins) -> None:
         """Load the model and create the optimizer."""
-        ...
 
     def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """Return the log-probability (sum of A,) of each action. No gradient."""
-        ...
 
     def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """Return the log-probability (sum of A,) of each action under the model before training: under the base, or
@@ -250,22 +248,18 @@ class TrainBackend(Protocol):
         Raises:
             PluginError: the role has no adapter.
         """
-        ...
 
     def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
         """Return the named statistics, (sum of A,) each, from one forward pass. No gradient."""
-        ...
 
     def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
         """Return the k most probable tokens at each action; equal ones in the order of their ids. No gradient."""
-        ...
 
     def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """Return the value (sum of A,) of the state before each action; of a role with the head ``score`` the score of
         the sequence that ends with each action. No gradient."""
-        ...
 
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """Do one optimizer step over the batch, in micro-batches of bounded size.
@@ -273,33 +267,26 @@ class TrainBackend(Protocol):
         A gradient that is not finite is not applied: weights and optimizer state stay untouched and the
         metric ``train/skipped_updates`` is 1.
         """
-        ...
 
     def module(self) -> torch.nn.Module | None:
         """Return the live module, adapter included, if this process has all of it, else None."""
-        ...
 
     def buckets(self) -> Iterator[dict[str, torch.Tensor]]:
         """Yield the weights that engines get, a few hundred MiB at a time: all of them by Hugging Face names, merged
         under an adapter; or its ``factors`` alone where the adapter has a ``served_rank``."""
-        ...
 
     def checksum(self) -> str:
         """Return the digest of the weights as ``buckets`` yields them (``rlhf_weights.weights_digest``); beside
         factors also of what a base in 4 bits is unpacked to (``ModelAdapter.unpacked_weights``)."""
-        ...
 
     def save(self, folder: Path) -> None:
         """Write everything that resuming exactly needs, as safetensors and JSON."""
-        ...
 
     def load(self, folder: Path) -> None:
         """Restore the state that ``save`` wrote, to the bit."""
-        ...
 
     def export(self, folder: Path, *, ema: bool = False) -> None:
         """Write a plain Transformers folder with the tokenizer; under an adapter a PEFT folder with the tokenizer."""
-        ...
 
     def offload(self, *, weights: bool = True, state: bool = True) -> None:
         """Move what can be moved out of the accelerator's memory: the state of training, and the weights of the model;
@@ -310,7 +297,6 @@ class TrainBackend(Protocol):
             weights: False: the model stays in its place, as for an engine that computes with it.
             state: False, without ``weights``: everything stays in its place.
         """
-        ...
 
     def reload(self, *, state: bool = True) -> None:
         """Move back what ``offload`` moved; every value is what it was, to the bit. State may still be on its way when
@@ -319,11 +305,9 @@ class TrainBackend(Protocol):
         Args:
             state: False: the weights alone, after which ``buckets`` and ``checksum`` may be called.
         """
-        ...
 
     def close(self) -> None:
         """Free the device; nothing is called afterwards."""
-        ...
 
 
 @runtime_checkable
@@ -339,7 +323,6 @@ class SharesBase(Protocol):
         Args:
             others: backends of this process whose roles are set up already.
         """
-        ...
 
 
 @runtime_checkable
@@ -354,4 +337,3 @@ class Undoes(Protocol):
 
         Returns False, and changes nothing, if these were not kept.
         """
-        ...

@@ -143,12 +143,10 @@ class WeightSource(Protocol):
 
     def module(self) -> torch.nn.Module | None:
         """Return the live module if it is in this process (the engine may share it), else None."""
-        ...
 
     def buckets(self) -> Iterator[dict[str, torch.Tensor]]:
         """Yield the weights by Hugging Face names, a few hundred MiB at a time; for an engine whose spec has an
         ``adapter_rank``, the factors of the adapter alone (``ModelAdapter.factors``)."""
-        ...
 
 
 class Engine(Protocol):
@@ -162,11 +160,9 @@ class Engine(Protocol):
     def shares_weights(self) -> bool:
         """True when the engine computes with the trainer's own tensors, so that nothing may run while those change.
         Known once the engine has started."""
-        ...
 
     async def start(self, spec: EngineSpec, source: WeightSource) -> None:
         """Load or share the weights of ``source``, which are version 0, and get ready to serve."""
-        ...
 
     async def generate(self, request: GenerationRequest) -> list[Completion]:
         """Return one completion per seed, in the order of the seeds.
@@ -175,26 +171,21 @@ class Engine(Protocol):
             RequestError: no engine could serve the request, so whoever sent it is to blame; others are not affected.
             RolloutError: the engine failed, or does not serve; the message names the request's uid.
         """
-        ...
 
     async def update_weights(self, version: int, source: WeightSource) -> WeightSync | None:
         """Serve the weights of ``source``, which are ``version``, from now on; return size and time if measured.
 
         A sleeping engine takes the memory of its weights back for it, and nothing else."""
-        ...
 
     async def pause(self) -> None:
         """Stop between two tokens, keeping the requests in flight."""
-        ...
 
     async def resume(self) -> None:
         """Go on after ``pause``."""
-        ...
 
     async def sleep(self) -> None:
         """Release as much memory as possible, where ``EngineSpec.sleeps`` asked for it also that of the weights, which
         may be lost. Illegal while a request is in flight."""
-        ...
 
     async def wake(self) -> None:
         """Undo ``sleep``, and serve the weights of the last update.
@@ -202,17 +193,14 @@ class Engine(Protocol):
         Raises:
             RolloutError: sleep lost the weights, and no ``update_weights`` has come since.
         """
-        ...
 
     async def checksum(self) -> str | None:
         """Return the digest of the weights being served (``rlhf_weights.weights_digest``), comparable with
         ``TrainBackend.checksum``; asleep, once an update has come, of those that will be. It is computed from the
         tensors in use, not remembered. None where no process holds whole weights."""
-        ...
 
     async def close(self) -> None:
         """Free everything; the engine is not used afterwards."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

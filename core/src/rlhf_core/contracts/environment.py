@@ -192,15 +192,12 @@ class Environment(Protocol):
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Start the episode. After an empty observation the policy reads the task's own prompt."""
-        ...
 
     async def step(self, action: Action) -> StepResult:
         """Answer one turn. Not called again after ``done``."""
-        ...
 
     async def close(self) -> None:
         """Release what the episode holds."""
-        ...
 
 
 @runtime_checkable
@@ -220,7 +217,6 @@ class MakesTasks(Protocol):
         Raises:
             KeyError: there is no such split.
         """
-        ...
 
 
 @runtime_checkable
@@ -231,7 +227,6 @@ class RewardsEpisodes(Protocol):
         """Return the rewards of the whole episode, by name; their sum stands on the last action token. It is called
         once, after the last step and before ``close``, also when a limit of tokens or turns ended the episode; not
         after an error or a time-out."""
-        ...
 
 
 @runtime_checkable
@@ -241,7 +236,6 @@ class KnowsAnswers(Protocol):
     async def oracle(self) -> str | Sequence[ToolCall]:
         """Return a right answer for the next turn, as text or as calls. Checks call it after ``reset`` and between
         steps; it must not change the episode."""
-        ...
 
 
 def manifest_of(environment: object) -> EnvironmentManifest | None:

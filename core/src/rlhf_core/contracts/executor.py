@@ -86,17 +86,14 @@ class Renderer(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without special tokens."""
-        ...
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of tokens, with no spaces removed."""
-        ...
 
     def decode_batch(
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
     ) -> list[str]:
         """Return the text of each sequence, as ``decode`` gives it; faster for many."""
-        ...
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
@@ -106,7 +103,6 @@ class Renderer(Protocol):
         Args:
             tools: JSON schemas of the functions that the policy may call.
         """
-        ...
 
     def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
         """Return a renderer that passes these further variables to the chat template, such as ``enable_thinking``.
@@ -114,7 +110,6 @@ class Renderer(Protocol):
         Raises:
             DataError: the chat template does not read one of them.
         """
-        ...
 
     def render_next(
         self, messages: Sequence[Message], *, ended: bool, tools: Sequence[Mapping[str, Any]] = ()
@@ -122,7 +117,6 @@ class Renderer(Protocol):
         """Return the tokens between the policy's last turn and its next one: the template's end of the last turn
         (unless the policy ``ended`` it with end-of-sequence itself), then ``messages``. Earlier tokens are never
         tokenized again."""
-        ...
 
     def extend(
         self,
@@ -144,7 +138,6 @@ class Renderer(Protocol):
             as_template: where the template shows the conversation so far differently once ``messages`` follow (it
                 drops thoughts, or moves tools), the turn forks: its tokens are those of a new rendering.
         """
-        ...
 
     def parse(
         self,
@@ -160,7 +153,6 @@ class Renderer(Protocol):
             prompt_ids: tokens that the policy read before, whose end may have begun a thought; None: the end that
                 ``render`` gives every conversation.
         """
-        ...
 
 
 def keep_no_account(uid: Uid, reason: str) -> None:
@@ -212,7 +204,6 @@ class RolloutExecutor(Protocol):
         Raises:
             RolloutError: an episode failed; the message names its uid.
         """
-        ...
 
 
 SeedOf = Callable[[Task, int, int], int]
@@ -260,4 +251,3 @@ class GroupPlayer(Protocol):
         Raises:
             RLHFError: an episode failed, or a sample could not be scored and its reward's policy is to fail.
         """
-        ...

@@ -67,4 +67,3 @@ class Learner(Protocol):
                 gradient that is not finite.
             RLHFError: a role failed, or sampler and trainer disagree about the sampled tokens.
         """
-        ...

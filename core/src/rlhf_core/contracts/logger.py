@@ -30,7 +30,6 @@ class Logger(Protocol):
         Args:
             run: ``config`` has no credentials in its URLs.
         """
-        ...
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log a step's metrics, or those of an evaluation after it.
@@ -41,12 +40,9 @@ class Logger(Protocol):
             metrics: names such as ``reward/mean``, ``timing/step_s`` and ``eval/test/T0/pass@1``. Values may be NaN or
                 infinite.
         """
-        ...
 
     def log_samples(self, step: int, samples: Sequence[RolloutSample]) -> None:
         """Log a few rollouts of a step, before the step's metrics; called every ``log.samples_every`` steps."""
-        ...
 
     def finish(self, result: RunResult) -> None:
         """Record how the run ended, and send everything that is not sent yet."""
-        ...

@@ -98,4 +98,3 @@ class PreparingLoss(PolicyLoss, Protocol):
 
     def prepare(self, step: StepColumns) -> Mapping[str, Float[Tensor, "b a"]]:
         """Return columns that ``LossInputs.prepared`` holds for the rows of each micro-batch."""
-        ...

@@ -119,8 +119,6 @@ class Optimizer(Protocol):
             named_parameters: pairs of name and parameter. A backend gives ``NamedParameters``, which also know which
                 parameters are matrices; others may give bare pairs, and ``NamedParameters.of`` takes both.
         """
-        ...
 
     def create(self, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:
         """Return the optimizer. Each torch parameter group carries ``lr``, which the schedule scales."""
-        ...

@@ -73,7 +73,6 @@ class Reward(Protocol):
         The result for a sample must not depend on the others. An exception that is raised concerns the whole batch: its
         samples are then scored again one by one, so that only the faulty ones fail.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,15 +101,12 @@ class RewardShaper(Protocol):
         self, batch: TrajectoryColumns, info: RolloutInfo
     ) -> tuple[TrajectoryColumns, Metrics]:
         """Return the batch with new rewards (the same rows in the same order) and what to log."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Return the shaper's state for a checkpoint, as JSON types."""
-        ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state_dict`` of a checkpoint."""
-        ...
 
 
 class SampleFilter(Protocol):
@@ -118,4 +114,3 @@ class SampleFilter(Protocol):
 
     def keep(self, group: TrajectoryColumns, info: RolloutInfo) -> str | None:
         """Return None to keep the group, or the reason for dropping it (a short word; it is counted)."""
-        ...

@@ -31,57 +31,44 @@ class RoleHandle(Protocol):
 
     async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """See ``TrainBackend.logprobs``; (B, A)."""
-        ...
 
     async def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """See ``SharesBase.base_logprobs``; (B, A)."""
-        ...
 
     async def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """See ``TrainBackend.values``; (B, A)."""
-        ...
 
     async def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
         """See ``TrainBackend.statistics``; each (B, A)."""
-        ...
 
     async def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
         """See ``TrainBackend.top_tokens``."""
-        ...
 
     async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """See ``TrainBackend.train_step``; one update over all ranks."""
-        ...
 
     async def checksum(self) -> str:
         """See ``TrainBackend.checksum``; equal weights give equal ones."""
-        ...
 
     async def save(self, folder: Path) -> None:
         """Write everything that ``load`` needs to continue into a new folder."""
-        ...
 
     async def load(self, folder: Path) -> None:
         """Go on from a folder that ``save`` wrote."""
-        ...
 
     async def export(self, folder: Path, *, ema: bool = False) -> None:
         """Write a plain Transformers folder; with ``ema`` of the averaged weights."""
-        ...
 
     async def offload(self, *, weights: bool = True, state: bool = True) -> None:
         """See ``TrainBackend.offload``."""
-        ...
 
     async def reload(self) -> None:
         """See ``TrainBackend.reload``."""
-        ...
 
     def weights(self) -> WeightSource:
         """Return the source from which an engine takes the present weights."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +171,6 @@ class PlansPlacement(Protocol):
     @property
     def for_engines(self) -> frozenset[str]:
         """Options that change nothing in a run without an engine, by name."""
-        ...
 
     def layout(
         self, roles: Sequence[str], *, has_gpus: bool, has_engine: bool = True
@@ -198,7 +184,6 @@ class PlansPlacement(Protocol):
         Raises:
             ConfigError: the options contradict each other, or name a role that the run does not have.
         """
-        ...
 
     def placement(self, roles: Sequence[str], *, has_engine: bool = True) -> Sequence[str]:
         """Return the layout in lines, for ``--dry-run``.
@@ -209,7 +194,6 @@ class PlansPlacement(Protocol):
         Raises:
             ConfigError: the options contradict each other, or name a role that the run does not have.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +231,6 @@ class MemoryPlanner(Protocol):
         Raises:
             RLHFError: the run cannot be predicted.
         """
-        ...
 
 
 @runtime_checkable
@@ -268,7 +251,6 @@ class MemoryFitter(Protocol):
         Raises:
             RLHFError: the run cannot be predicted.
         """
-        ...
 
 
 class Runtime(Protocol):
@@ -276,8 +258,6 @@ class Runtime(Protocol):
 
     async def start(self, spec: RuntimeSpec, plugins: Plugins) -> Placement:
         """Build all roles, and the engine if there is one, which then serves version 0 of the policy's weights."""
-        ...
 
     async def close(self) -> None:
         """Take everything down, also after a failed ``start``. To close again does nothing."""
-        ...

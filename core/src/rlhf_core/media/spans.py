@@ -53,17 +53,14 @@ class ImageTokens(Protocol):
     @property
     def marker_id(self) -> int:
         """The token that the chat template writes for each image."""
-        ...
 
     @property
     def never_sampled(self) -> tuple[int, ...]:
         """Tokens that stand for images and other media, which a policy must never write."""
-        ...
 
     @property
     def writing(self) -> ProcessorText:
         """Text and tokens that the model's processor writes into a conversation beside the chat template."""
-        ...
 
     def tokens_of(self, image: MediaRef) -> tuple[int, ...]:
         """Return the tokens that take the marker's place, by the image's size and the limits on its area alone.
@@ -71,7 +68,6 @@ class ImageTokens(Protocol):
         Raises:
             MediaProblem: the model cannot read an image of this size, or within these limits.
         """
-        ...
 
 
 class FrameTokens(ImageTokens, Protocol):
@@ -80,12 +76,10 @@ class FrameTokens(ImageTokens, Protocol):
     @property
     def video_marker_id(self) -> int:
         """The token that the chat template writes for each video, and on which features of frames stand."""
-        ...
 
     @property
     def frames_together(self) -> int:
         """Number of frames that the model sees as one; of the last ones there may be fewer."""
-        ...
 
     def tokens_of_frames(self, frames: Sequence[MediaRef]) -> Sequence[tuple[int, ...]]:
         """Return the tokens of each ``frames_together`` frames of a video, which together take the marker's place.
@@ -93,7 +87,6 @@ class FrameTokens(ImageTokens, Protocol):
         Raises:
             MediaProblem: the model cannot read frames of this size, within these limits, or at these times.
         """
-        ...
 
 
 class Expanded(NamedTuple):

@@ -72,4 +72,3 @@ class VisionModel(Protocol):
         Raises:
             ConfigError: the model reads no images, its family is unknown, or its processor is another model's.
         """
-        ...

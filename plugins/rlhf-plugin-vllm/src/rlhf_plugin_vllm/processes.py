@@ -23,14 +23,15 @@ KILL_S = 5.0
 
 @contextmanager
 def deaf_to_the_terminal() -> Iterator[None]:
-    """Start processes in the body that neither Ctrl-C nor a closed terminal ends.
+    """Start processes in the body that neither Ctrl-C, a closed terminal nor a scheduler's warning ends.
 
     A terminal sends these signals to all of its processes. What they stop is for the engine's owner to say: a run
     finishes its step first, which needs the engine, and a conversation goes on without the answer.
     """
     # Python starts this process before the first child that it spawns, and takes SIGINT out of the mask as it does.
     resource_tracker.ensure_running()
-    signals = {signal.SIGINT, signal.SIGHUP}
+    warnings = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU}  # a scheduler's, to all of a job
+    signals = {signal.SIGINT, signal.SIGHUP, *warnings}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # programs inherit the mask
     try:
         yield

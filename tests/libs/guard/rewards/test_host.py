@@ -244,7 +244,10 @@ def test_a_fork_that_returns_does_not_become_a_second_worker(probe, requests_for
     assert len(set(asyncio.run(score_often()))) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU],
+)
 def test_a_signal_to_everything_leaves_the_rewards_running(probe, requests_for, number):
     """A scheduler signals the whole job; the run then wants to finish its step."""
 

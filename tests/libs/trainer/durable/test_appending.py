@@ -2,10 +2,11 @@
 
 import hashlib
 from contextlib import closing
+from dataclasses import asdict
 
 import pytest
 
-from rlhf_core.errors import RLHFError
+from rlhf_core.errors import RLHFError, StorageError
 from rlhf_testing.errors import has_code
 from rlhf_trainer.durable.records import CHUNK_BYTES, AppendedFile, Extent, RunningDigest
 from rlhf_trainer.durable.typed_values import typed
@@ -52,7 +53,24 @@ def test_a_beginning_longer_than_the_file_ends_with_the_file(tmp_path):
 def test_an_extent_survives_json():
     extent = extent_of(b"abc")
 
-    assert typed(Extent, extent.to_json()) == extent
+    assert typed(Extent, asdict(extent)) == extent
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_gone_gets_no_lines_that_nobody_finds(tmp_path, replaced):
+    """What is written to a file that was removed is lost with the process, and that of a moved one is elsewhere."""
+    path = tmp_path / "file"
+    with closing(AppendedFile(path)) as file:
+        file.write_line("one")
+        path.rename(tmp_path / "moved")
+        if replaced:
+            path.write_text("another's\n")
+        with pytest.raises(StorageError, match=str(path), check=has_code("run/record-gone")):
+            file.write_line("two")
+        (tmp_path / "moved").rename(path)
+        file.write_line("three")
+
+    assert path.read_text() == "one\nthree\n"
 
 
 def test_a_full_disk_is_one_message():

@@ -23,7 +23,7 @@ def handlers_restored():
         assert interrupted_code() == 130
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", Interrupts.SIGNALS)
 def test_the_first_signal_is_only_noted(number):
     before = signal.getsignal(number)
     with Interrupts() as interrupts:
@@ -101,6 +101,39 @@ def test_the_two_hangups_of_a_closed_terminal_are_one_request():
         os.kill(os.getpid(), signal.SIGHUP)
 
         assert interrupts.requested == "SIGHUP"
+
+
+@pytest.mark.parametrize("warning", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
+def test_a_schedulers_warning_and_its_sigterm_are_one_request(warning):
+    """It sends the one some time before a job's end, and the other at the end: the step may still become whole."""
+    with Interrupts() as interrupts:
+        for number in (warning, warning, signal.SIGTERM, warning):
+            os.kill(os.getpid(), number)
+        assert interrupts.requested == "SIGTERM"
+        with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_that_the_program_itself_uses_stays_its_own():
+    heard = []
+    signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+        assert interrupts.requested is None
+    assert heard == [1]
+
+
+def test_the_first_signal_is_answered_and_the_others_are_not(capfd):
+    """A step may take an hour, and who hears nothing presses Ctrl-C again, which loses it."""
+    with Interrupts("it ends after this step") as interrupts:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert interrupts.requested == "SIGHUP"
+    with Interrupts():
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    assert capfd.readouterr().err == "\nSIGHUP: it ends after this step\n"
 
 
 def test_a_hangup_that_nohup_keeps_out_stays_out():

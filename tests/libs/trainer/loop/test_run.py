@@ -122,7 +122,7 @@ def test_the_averaged_copy_is_exported_beside_the_model(small_run):
     assert (small_run.folder / "run" / "model_ema" / "updates.json").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_a_stop_request_finishes_the_step_saves_it_and_ends_without_a_model(small_run, number):
     small_run.diary.interrupt("learn", time=2, number=number)
 

@@ -13,6 +13,7 @@ from tests.deadlines import HANG_S
 from tests.open_places import promised
 
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 pytestmark = pytest.mark.scale
 ray = pytest.importorskip("ray")
@@ -111,6 +112,24 @@ def test_a_start_that_times_out_is_one_message_and_leaves_nothing(temporary, mon
     assert "Traceback" not in str(caught.value)
     assert cluster.logs is None
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
+
+
+def test_a_folder_with_too_long_a_name_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    """Schedulers set TMPDIR to a folder of the job, whose name is long."""
+    names = len("/rlhf-ray-12345678/s" + own_cluster.LONGEST_SOCKET.format(pid=os.getpid()))
+    fits = tmp_path / "fits"
+    monkeypatch.setattr(own_cluster, "MOST_BYTES", len(str(fits)) + names)
+    for folder, is_refused in ((fits, False), (tmp_path / "fits2", True)):
+        folder.mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(folder))
+        if not is_refused:
+            own_cluster.OwnFolder().remove()
+            continue
+        with pytest.raises(
+            ConfigError, match="is longer by 1 bytes", check=has_code("ray/long-folder")
+        ):
+            own_cluster.OwnFolder()
+        assert not list(folder.iterdir())
 
 
 def test_what_a_failed_start_left_running_is_ended(temporary):

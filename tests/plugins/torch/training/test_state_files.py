@@ -11,6 +11,7 @@ from rlhf_core import CheckpointError
 from rlhf_core.contracts import ScheduleSpec, ValueObjective
 from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import FAMILIES
+from rlhf_torch.training.state_files import require_finite
 
 SCHEDULE = ScheduleSpec(factors=(1 / 3, 2 / 3, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07, 0.0))
 
@@ -33,6 +34,21 @@ def test_a_restored_run_goes_on_to_the_bit(
     assert actual == expected
     assert resumed.checksum() == straight.checksum()
     torch.testing.assert_close(resumed._updater.ema, straight._updater.ema, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path, dtype, bad):
+    weights = {"no.elements": torch.ones(0, 3, dtype=dtype), "fine": torch.ones(2, dtype=dtype)}
+    require_finite(weights, tmp_path / "policy")
+
+    weights["mlp.up"] = torch.tensor([[1.0, bad], [bad, 2.0]], dtype=dtype)
+    with pytest.raises(
+        CheckpointError,
+        match=r"^2 of the 4 weights mlp\.up of the policy are NaN or infinite",
+        check=has_code("checkpoint/not-finite"),
+    ):
+        require_finite(weights, tmp_path / "policy")
 
 
 def test_loading_undoes_later_steps(start, steps, make_spec, models, tmp_path):

@@ -18,20 +18,16 @@ class PromptSet(Protocol):
     @property
     def indices(self) -> NDArray[np.int64]:
         """Indices of all prompts (P,), ascending; there may be gaps, where rows were skipped or held out."""
-        ...
 
     @property
     def returning(self) -> bool:
         """True if an index is the same prompt in every epoch; False with tasks that environments make without end."""
-        ...
 
     def __len__(self) -> int:
         """Return the number of draws that make an epoch; with ``data.probabilities`` fewer than there are prompts."""
-        ...
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """Return the indices of an epoch in the order in which a run without a sampler draws them."""
-        ...
 
     def row(self, index: int) -> Mapping[str, Any]:
         """Return the data row of a prompt, by its original column names.
@@ -39,11 +35,9 @@ class PromptSet(Protocol):
         Raises:
             DataError: the row cannot be read.
         """
-        ...
 
     def generator(self, *counters: int) -> np.random.Generator:
         """Return a generator that is a function of the run's seed and the counters: the only source of randomness."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +82,9 @@ class PromptSampler(Protocol):
             ConfigError: the sampler cannot work with them.
             DataError: a row lacks what the sampler looks at.
         """
-        ...
 
     def draw(self, request: DrawRequest) -> Sequence[int]:
         """Return the indices of the next ``count`` prompts. A prompt may be drawn any number of times."""
-        ...
 
     def note(self, results: Sequence[PromptResult]) -> None:
         """Take results, each once. Those of groups that were dropped as too old never come.
@@ -100,12 +92,9 @@ class PromptSampler(Protocol):
         In which order the results of different prompts come, at once or in parts, is a matter of timing and must not
         count.
         """
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sampler's state for a checkpoint, as JSON types."""
-        ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state_dict`` of a checkpoint; ``begin`` was called before."""
-        ...

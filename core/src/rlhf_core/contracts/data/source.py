@@ -23,8 +23,6 @@ class DataSource(Protocol):
         Raises:
             DataError: a row cannot be read; the message has its place.
         """
-        ...
 
     def where(self, number: int) -> str:
         """Return the place of a row for messages, such as ``rows.jsonl:row 17``."""
-        ...

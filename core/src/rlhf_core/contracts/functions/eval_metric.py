@@ -47,4 +47,3 @@ class EvalMetric(Protocol):
         A function of these episodes alone, whatever their order. A number that these episodes do not define is left
         out.
         """
-        ...

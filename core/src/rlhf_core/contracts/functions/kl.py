@@ -23,4 +23,3 @@ class KlEstimator(Protocol):
             log_ratio: ``policy - reference``, log-probs in nats of tokens that the policy sampled; at least float32. It
                 may need a gradient. 0 at padding.
         """
-        ...

@@ -32,4 +32,3 @@ class LrSchedule(Protocol):
 
     def __call__(self, point: SchedulePoint) -> float:
         """Return the share of the peak learning rate: finite, at least 0, and a function of the point alone."""
-        ...

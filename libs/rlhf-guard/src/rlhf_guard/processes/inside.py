@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from functools import partial
 
-from .keeper import PR_SET_PDEATHSIG, SIGKILL, prctl
+from .keeper import PR_SET_PDEATHSIG, SIGKILL, SIGNALS_TO_A_JOB, prctl
 
 
 def settle(descriptor: int) -> socket.socket:
@@ -36,8 +36,8 @@ def end_forked_child(owner: int) -> None:
 
 
 def _outlast_signals_to_the_job() -> None:
-    """Ignore SIGTERM and SIGHUP: a scheduler sends them to every process of a job, and the run decides when to end."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    """Ignore what a scheduler sends to every process of a job: the run decides when to end."""
+    for number in SIGNALS_TO_A_JOB:
         signal.signal(number, lambda *_: None)
         # Children of user code end by these signals as usual; those started by exec lose the handler anyway.
         os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))

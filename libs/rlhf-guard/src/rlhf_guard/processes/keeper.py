@@ -23,6 +23,10 @@ from contextlib import suppress
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 SIGKILL = int(signal.SIGKILL)
+SIGNALS_TO_A_JOB = (
+    *(signal.SIGTERM, signal.SIGHUP),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),  # warnings before its end
+)
 
 _SWEEP_LIMIT_S = 2.0
 _STDIN = 0
@@ -43,7 +47,7 @@ def main(parent: int, given: str, command: list[str]) -> int:
     output, _, folder = rest.partition(":")
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    awake = _wake_on(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    awake = _wake_on(signal.SIGCHLD, signal.SIGINT, *SIGNALS_TO_A_JOB)
     try:
         worker = subprocess.Popen(
             command,

@@ -22,7 +22,7 @@ from rlhf_core import CheckpointError
 
 from ..ranks.ranks import Ranks
 from ..training.group_options import GroupOptions, changed_options, restore_changed
-from ..training.state_files import STATE, read_state
+from ..training.state_files import STATE, read_state, require_finite
 from .fragment import Fragment
 from .runs import SavedRun, part_name, read_runs, write_runs
 from .whole_updates import device_of_numbers
@@ -75,8 +75,10 @@ def save_parts(folder: Path, training: CutTraining, ranks: Ranks) -> None:
     """Write this rank's part of the training state.
 
     Raises:
-        CheckpointError: the optimizer keeps state that cannot be written or cut.
+        CheckpointError: the optimizer keeps state that cannot be written or cut, or ``require_finite``.
     """
+    masters = {one.name: one.of(training.masters[one.vector]) for one in training.fragments}
+    require_finite(masters, folder)
     write_runs(folder / part_name(ranks.rank, ranks.world_size), _runs_of(training))
     if ranks.is_first:
         _write_state(folder, training, ranks)

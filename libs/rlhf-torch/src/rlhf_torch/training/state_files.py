@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,31 @@ SEPARATOR = "::"
 """Between a parameter's name and a key of its optimizer state."""
 
 
+def require_finite(weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Raise if trained weights that are about to be saved are useless, so that the checkpoints before stay the newest.
+
+    Raises:
+        CheckpointError: a weight is NaN or infinite.
+    """
+    for name, tensor in weights.items():
+        if tensor.numel() and not all(map(math.isfinite, torch.aminmax(tensor.detach()))):
+            bad = tensor.numel() - int(tensor.isfinite().sum())
+            raise CheckpointError(
+                f"{bad} of the {tensor.numel()} weights {name} of the {folder.name} are NaN or infinite, and no "
+                "checkpoint is written of them. Continue from the newest one, made before they were, with a smaller "
+                "learning rate",
+                code="checkpoint/not-finite",
+            )
+
+
 def save_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
     """Write the weights and, for a trained role, everything that its updates depend on.
 
     Raises:
-        CheckpointError: the optimizer keeps something that is neither a tensor nor a plain value.
+        CheckpointError: the optimizer keeps something that is no tensor or plain value, or ``require_finite``.
     """
+    if updater is not None:
+        require_finite(updater.masters, folder)
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder, MODEL, _untied(model.state()))
     state: dict[str, Any] = {"format": FORMAT, "trained": updater is not None}

@@ -25,9 +25,6 @@ class Extent:
     sha256: str
     """SHA-256 of these bytes, in hexadecimal digits."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {"num_bytes": self.num_bytes, "sha256": self.sha256}
-
 
 class RunningDigest:
     """Length and SHA-256 of all bytes added so far."""
@@ -76,8 +73,16 @@ class AppendedFile:
         """Append a line.
 
         Raises:
-            StorageError: the line could not be written, as on a full disk; the file ends with the line before.
+            StorageError: the line could not be written, as on a full disk; the file ends with the line before. Or the
+                file is no longer at its path, where nobody would find the line.
         """
+        there = os.path.lexists(self.path)
+        if not there or not os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno())):
+            raise StorageError(
+                f"{self.path} was removed, moved or replaced while a run writes it, so that its records would be lost "
+                "from here on. Put it back and start the command again, which also says how to continue without it",
+                code="run/record-gone",
+            )
         data = text.encode() + b"\n"
         left = memoryview(data)
         try:

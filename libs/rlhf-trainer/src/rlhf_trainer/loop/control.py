@@ -18,12 +18,9 @@ class Control(Protocol):
     @property
     def stop_reason(self) -> str | None:
         """Reason to end the run at the next step, in words that follow "stopped by"; None: go on."""
-        ...
 
     def began(self, task: asyncio.Task[Any]) -> None:
         """Take the run's task, once, before anything is built. Cancelling it ends the run at once, as failed."""
-        ...
 
     async def before_step(self, state: RunState) -> None:
         """Return when the next step may be done. ``state`` is what a checkpoint written now would hold."""
-        ...

@@ -33,11 +33,9 @@ class OwnRecord(Protocol):
     @property
     def extent(self) -> Extent:
         """The whole file as it is now."""
-        ...
 
     def sync(self) -> None:
         """Make everything written so far durable."""
-        ...
 
 
 class Exportable(Protocol):
@@ -73,7 +71,6 @@ class Course(Protocol):
     @property
     def state(self) -> RunState:
         """The state between steps. A step replaces what it holds, such as lists, and does not change it in place."""
-        ...
 
     @property
     def total_steps(self) -> int: ...
@@ -81,17 +78,14 @@ class Course(Protocol):
     @property
     def saved_roles(self) -> Mapping[str, SavedRole]:
         """The roles whose state each checkpoint holds."""
-        ...
 
     @property
     def records(self) -> Mapping[str, OwnRecord]:
         """The records that the course writes itself, by file name; each checkpoint stores their extents."""
-        ...
 
     @property
     def exports(self) -> Sequence[Export]:
         """The models that a finished run writes."""
-        ...
 
     async def begin(
         self,
@@ -108,20 +102,16 @@ class Course(Protocol):
         Raises:
             ResumeError: a role or component cannot take its state back.
         """
-        ...
 
     async def step(self) -> FinishedStep:
         """Do the next step, and count it in ``state``."""
-        ...
 
     @property
     def headline(self) -> str | None:
         """The metric of ``evaluate`` that ``--checkpoint.best_metric auto`` means; None: nothing is evaluated."""
-        ...
 
     async def evaluate(self) -> Mapping[str, float] | None:
         """Evaluate the present weights; None: the run has nothing to evaluate on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic
 
@@ -120,7 +120,9 @@ class _Run(Generic[RunT, StateT]):
     def __post_init__(self) -> None:
         self.config: RunOptions = self.resolved.run
         self.evaluated_on = evaluated_on(self.resolved, self.inputs)
-        self.interrupts = Interrupts()
+        self.interrupts = Interrupts(
+            "the run saves a checkpoint and ends after this step; Ctrl-C or SIGTERM again ends it at once"
+        )
         self.state = self.point.state if self.point else self.kind.initial_state(self.resolved.run)
         self.saved_step = self.state.step
         """The step of the newest checkpoint; at first that of the resume point."""
@@ -362,7 +364,7 @@ class _Run(Generic[RunT, StateT]):
         state = whole.state.to_json() | {
             "config": json.loads(json.dumps(self.resolved.tree)),
             "made_with": record_of(self.plugins, self.inputs),
-            "records": {name: extent.to_json() for name, extent in whole.extents.items()},
+            "records": {name: asdict(extent) for name, extent in whole.extents.items()},
         }
         path = await checkpoint.save(self.folder.checkpoints, step, state, fill)
         self.saved_step, self.saved_at = step, time.perf_counter()

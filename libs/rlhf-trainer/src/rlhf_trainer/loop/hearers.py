@@ -31,8 +31,6 @@ MAX_WAITING = 10_000
 
 _USER_OF_URL = re.compile(r"(?<=://)[^/@\s]+@")
 """User and password in a URL."""
-
-
 Call = tuple[str, tuple[Any, ...]]
 """Name of a method of ``Logger``, and its arguments."""
 

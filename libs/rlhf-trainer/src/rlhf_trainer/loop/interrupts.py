@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the step is finished, a checkpoint is saved, and the run ends.
+"""Ctrl-C, SIGTERM, SIGHUP and schedulers' warnings: the step is finished, a checkpoint is saved, and the run ends.
 
 A second Ctrl-C or SIGTERM ends the run at once. SIGHUP comes when the run's terminal is closed, and from schedulers.
 "At once" has a limit: what the run waits for then, be it an answer, a thread or a graphics card, may never come. A
@@ -22,6 +22,8 @@ from typing import Any
 
 LEAVE_S = 5.0
 """Seconds between the second signal and the end of the process: time to close connections and files."""
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""Signals of schedulers some time before the end of a job, which SIGTERM and then SIGKILL follow."""
 
 
 @dataclass(slots=True)
@@ -68,12 +70,13 @@ def leave_within(seconds: float, exit_code: int) -> None:
 class Interrupts:
     """Context in which the first of ``SIGNALS`` only sets ``requested``, so that the loop can end at the next step.
 
-    Outside of the main thread it changes nothing, and ``requested`` stays None.
+    The process answers it with ``answer``. Outside of the main thread nothing changes, and ``requested`` stays None.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *WARNINGS)
 
-    def __init__(self) -> None:
+    def __init__(self, answer: str = "") -> None:
+        self._answer = answer
         self._leaving = False
         self.requested: str | None = None
         """Name of the signal that asked to stop, if one did."""
@@ -97,12 +100,16 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.requested is None:
-            self.requested = signal.Signals(number).name
-        elif number != signal.SIGHUP:
-            # A closed terminal sends SIGHUP twice, once when the terminal ends and once when its shell does; the second
-            # is no request to stop at once.
-            self._stop_at_once(number)
+        name, earlier = signal.Signals(number).name, self.requested
+        if earlier is None and self._answer:
+            _write(f"{name}: {self._answer}")
+        # A closed terminal sends SIGHUP twice, once when the terminal ends and once when its shell does; the second is
+        # no request to stop at once, and a SIGTERM behind a scheduler's warning is the first one.
+        if number in (signal.SIGINT, signal.SIGTERM):
+            if earlier is not None and signal.Signals[earlier] not in WARNINGS:
+                self._stop_at_once(number)
+            self.requested = name
+        self.requested = self.requested or name
 
     def _stop_at_once(self, number: int) -> None:
         _process.stopped_by = number
@@ -117,12 +124,19 @@ class Interrupts:
 
 def _leave(exit_code: int) -> None:
     """End this process now, without the end of anything that it waits for."""
-    with suppress(OSError, ValueError):
-        os.write(sys.stderr.fileno(), b"\nended at once; what did not stop was left\n")
+    _write("ended at once; what did not stop was left")
     os._exit(exit_code)
 
 
+def _write(text: str) -> None:
+    """Write a line for the terminal, below what may stand in its last one; a signal can come within a ``print``."""
+    with suppress(OSError, ValueError):
+        os.write(sys.stderr.fileno(), f"\n{text}\n".encode())
+
+
 def _is_kept_out(number: signal.Signals) -> bool:
-    """Return whether the process was started to outlive the signal, as ``nohup`` does."""
+    """Return whether the process is to outlive the signal, as under ``nohup``, or has a use of its own for it."""
     # SIGHUP alone: a shell's background job starts with SIGINT ignored, and still has to be stoppable.
-    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
+    if number == signal.SIGHUP:
+        return signal.getsignal(number) == signal.SIG_IGN
+    return number in WARNINGS and signal.getsignal(number) != signal.SIG_DFL

@@ -125,25 +125,20 @@ class Tasks(Protocol):
 
     def __len__(self) -> int:
         """Return the number of tasks of an epoch."""
-        ...
 
     @property
     def indices(self) -> NDArray[np.int64]:
         """Indices of all tasks, ascending."""
-        ...
 
     @property
     def returning(self) -> bool:
         """Whether an index is the same prompt in every epoch."""
-        ...
 
     def order(self, epoch: int, seed: int) -> NDArray[np.int64]:
         """Return the indices of the tasks in the order of this epoch."""
-        ...
 
     def task(self, index: int, epoch: int) -> Task:
         """Return the task of an index, with ``uid = (epoch, index, 0, 0)``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,6 @@ class Rewards(Protocol):
         Raises:
             RewardError: a reward cannot be built.
         """
-        ...
 
     async def score(self, requests: Requests) -> Scores:
         """Return one score per request, in order.
@@ -106,11 +105,9 @@ class Rewards(Protocol):
         Raises:
             RewardError: a sample could not be scored, and its reward's policy is to fail.
         """
-        ...
 
     async def close(self) -> None:
         """Leave no process behind."""
-        ...
 
 
 class QueuedRewards:

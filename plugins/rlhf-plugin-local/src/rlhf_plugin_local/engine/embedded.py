@@ -226,10 +226,9 @@ class EmbeddedEngine:
 
     async def close(self) -> None:
         """Fail what is in flight, free everything. Closing twice is fine."""
-        if self._state in (EmbeddedState.NEW, EmbeddedState.CLOSED):
-            self._state = EmbeddedState.CLOSED
+        before, self._state = self._state, EmbeddedState.CLOSED
+        if before in (EmbeddedState.NEW, EmbeddedState.CLOSED):
             return
-        self._state = EmbeddedState.CLOSED
         self._lane.close()
         self._fail("the engine was closed", None)
         del self._batch, self._weights
@@ -294,7 +293,11 @@ class EmbeddedEngine:
         try:
             if not self._batch.active:
                 await self._lane.call(self._catch_up)
-            finished = await self._lane.call(partial(self._step, self._next_wave()))
+            with self._lane.entered():  # histories that give way are erased
+                wave = self._next_wave()
+            if (wave or self._batch.active) and self._batch.lm.training:
+                self._batch.lm.eval()  # in this thread: training may follow a call that was cancelled
+            finished = await self._lane.call(partial(self._step, wave))
         except Exception as error:
             # Whatever the model raises belongs to the requests that caused it.
             if not self._is_closed():
@@ -313,8 +316,6 @@ class EmbeddedEngine:
             self._batch.forget_histories()
 
     def _step(self, wave: list[Sequence]) -> list[Finished]:
-        if self._batch.lm.training:
-            self._batch.lm.eval()
         if self._batch.active:
             self._weights.check_unchanged()
         if wave:

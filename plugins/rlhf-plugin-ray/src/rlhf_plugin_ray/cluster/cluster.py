@@ -193,9 +193,10 @@ def _sigterm_kept() -> Iterator[None]:
 
 @contextmanager
 def _hangups_left_to_the_driver() -> Iterator[None]:
-    """Start processes that a closed terminal does not end, as Ray's own are started for Ctrl-C: the driver still wants
-    to finish its step. One that comes meanwhile reaches the driver afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # programs inherit the mask
+    """Start processes that neither a closed terminal nor a scheduler's warning ends, as Ray's own are started for
+    Ctrl-C: the driver still wants to finish its step. One that comes meanwhile reaches the driver afterwards."""
+    left = {signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, left)  # programs inherit the mask
     try:
         yield
     finally:

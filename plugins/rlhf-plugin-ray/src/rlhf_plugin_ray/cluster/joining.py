@@ -87,7 +87,8 @@ def _nodes_at(address: str, timeout_s: float) -> Mapping[object, _Node]:
         ) from error
     except Exception as error:  # Ray's connection errors have no common base class
         raise ConfigError(
-            f"what listens at {address!r} does not answer as a Ray cluster of this version: {error}",
+            f"what listens at {address!r} (runtime.ray.address or RAY_ADDRESS) does not answer as a Ray cluster of "
+            f"this version: {error}. Correct the address, or leave it unset for a cluster of the run's own",
             code="ray/unreachable",
         ) from error
 

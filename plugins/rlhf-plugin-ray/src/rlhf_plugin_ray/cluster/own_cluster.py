@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rlhf_core import ConfigError
+
 from .reaper import kill_all, processes_of
 
 LOOPBACK = "127.0.0.1"
@@ -31,17 +33,34 @@ ENVIRONMENT = {
 
 _END_LIMIT_S = 5.0
 _POLL_S = 0.05
+MOST_BYTES = 107
+"""Longest name of a socket, in bytes."""
+LONGEST_SOCKET = "/session_2026-01-01_00-00-00_000000_{pid}/sockets/plasma_store"
+"""Longest name of a socket of Ray's below its folder of sessions; the other numbers are those of the time."""
 
 
 class OwnFolder:
-    """A folder of mode 0700 with everything that the cluster writes: sessions, sockets, logs, and its token."""
+    """A folder of mode 0700 with everything that the cluster writes: sessions, sockets, logs, and its token.
+
+    Raises:
+        ConfigError: its name is too long for sockets.
+    """
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="rlhf-ray-"))
-        # Ray gives the folder that it is told a mode of 0777, so that is one below. Sockets have a limit of 107 bytes.
+        # Ray gives the folder that it is told a mode of 0777, so that is one below.
         self.sessions = self.path / "s"
         self._token = self.path / "token"
         self._names_token = False
+        longest = f"{self.sessions}{LONGEST_SOCKET.format(pid=os.getpid())}"
+        longer = len(os.fsencode(longest)) - MOST_BYTES
+        if longer > 0:
+            self.remove()
+            raise ConfigError(
+                f"the name of the folder for temporary files, {tempfile.gettempdir()}, is longer by {longer} bytes "
+                "than sockets of Ray allow. Set the variable TMPDIR to another one, such as /tmp",
+                code="ray/long-folder",
+            )
 
     def offer_token(self) -> None:
         """Make the cluster's token, which Ray finds by a variable; a token that the user has set keeps its place."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -330,6 +331,144 @@ def test_an_error_of_the_thread_is_the_requests_and_the_engine_goes_on(
     cause, count = run(fail())
     assert isinstance(cause, ValueError)
     assert count == 12
+
+
+@pytest.mark.parametrize("held", [1, 2])
+def test_a_step_that_nobody_waits_for_leaves_the_mode_that_training_has_set(
+    held, own, run, start, make_request, monkeypatch
+):
+    """The call was canceled, and training went on at once: dropout would be off in a part of the update."""
+    waits, go_on = threading.Event(), threading.Event()
+
+    class Late(ThreadLane):
+        calls = 0
+
+        async def call(self, function):
+            self.calls += 1
+
+            def late(number=self.calls):
+                if number == held:
+                    waits.set()
+                    assert go_on.wait(HANG_S)
+                return function()
+
+            return await super().call(late)
+
+    monkeypatch.setattr(embedded, "lane_of", lambda device, beside: Late(device))
+
+    async def train():
+        engine = await start(own)
+        task = asyncio.create_task(engine.generate(make_request(PROMPTS[0])))
+        await until(waits)
+        task.cancel()
+        await asyncio.wait([task])
+        own.train()
+        go_on.set()
+        await engine.pause()  # waits for the step
+        await engine.close()
+        return own.training
+
+    assert run(train())
+
+
+@pytest.mark.parametrize("decode", ["resident"])
+def test_histories_are_erased_in_the_lane_alone(lm_of, run, start, make_request, monkeypatch):
+    """Beside training the trainer's stream would erase pages that the engine's stream writes meanwhile."""
+    inside, outside = [0], []
+
+    class Watched(EventLoopLane):
+        @contextmanager
+        def entered(self):
+            inside[0] += 1
+            yield
+            inside[0] -= 1
+
+        taking_over = entered
+
+        async def call(self, function):
+            with self.entered():
+                return await super().call(function)
+
+    monkeypatch.setattr(embedded, "lane_of", lambda device, beside: Watched())
+
+    async def serve():
+        family = "qwen3_5_text"
+        engine = await start(lm_of(family), family=family, kv_cache_gib=2**-11, slots=2)
+        cache = engine._batch._cache
+        erase = cache.erase
+
+        def watched(pages):
+            outside.append(not inside[0])
+            erase(pages)
+
+        cache.erase = watched
+        for number in range(12):
+            prompt = tuple(random.Random(number).choices(range(5, 60), k=70))
+            await engine.generate(make_request(prompt, number=number, max_new_tokens=3))
+        await engine.close()
+
+    run(serve())
+    assert outside
+    assert not any(outside)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5_text"])
+def test_waves_with_aborts_and_pauses_have_the_tokens_of_calls_that_run_alone(
+    family, lm_of, run, start, make_request, source_of, threaded
+):
+    """Calls come, end and are canceled at any point of a burst; later ones go on from histories of earlier ones."""
+    lm, draw = copy.deepcopy(lm_of(family)), random.Random(7)
+    options = {"family": family, "slots": 6}
+    beginnings = [tuple(draw.choices(range(5, 60), k=66)) for _ in range(3)]
+    requests = [
+        make_request(
+            (*draw.choice(beginnings)[: draw.choice([3, 66])], *draw.choices(range(5, 60), k=4)),
+            seeds=tuple(draw.sample(range(1000), k=draw.choice([1, 2, 5]))),
+            number=number,
+            max_new_tokens=draw.randint(1, 40),
+        )
+        for number in range(48)
+    ]
+
+    async def crowd():
+        engine = await start(lm, **threaded, **options)
+        tasks = []
+        for request in requests:
+            tasks.append(asyncio.create_task(engine.generate(request)))
+            for _ in range(draw.randint(0, 6)):
+                await asyncio.sleep(0)
+            if draw.random() < 0.3:
+                draw.choice(tasks).cancel()
+            if draw.random() < 0.2:
+                await engine.pause()
+                if draw.random() < 0.5:
+                    await engine.update_weights(engine._batch.version + 1, source_of(lm))
+                draw.choice(tasks).cancel()
+                await engine.resume()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert engine._batch.active == []
+        await engine.close()
+        return found
+
+    async def alone(some):
+        engine = await start(lm, **options, share_prefixes=False)
+        found = [await engine.generate(request) for request in some]
+        await engine.close()
+        return found
+
+    found = run(crowd())
+    whole = [
+        (request, completions)
+        for request, completions in zip(requests, found, strict=True)
+        if not isinstance(completions, asyncio.CancelledError)
+    ]
+    assert 10 < len(whole) < len(requests)
+    expected = run(alone([request for request, _ in whole]))
+    for (_, completions), others in zip(whole, expected, strict=True):
+        for one, other in zip(completions, others, strict=True):
+            assert one.token_ids.tolist() == other.token_ids.tolist()
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
 @pytest.mark.parametrize(("error", "is_said"), [(KeyboardInterrupt, False), (ValueError, True)])
