@@ -98,10 +98,12 @@ def test_the_line_that_uses_a_component_is_printed_and_in_its_readme(rlhf, tmp_p
 
 
 def test_an_environment_is_used_with_an_executor_that_plays_it(rlhf, tmp_path):
-    """The default executor plays none, so a run without the option is refused."""
+    """The default executor plays none, and turns share a length, so a run without the options is refused."""
     _, out, _ = rlhf("new", "plugin", "maze", "--kind", "environment", "--output", tmp_path)
 
-    assert out.splitlines()[-1].strip() == "rlhf train -c run.toml --env maze --executor multi_turn"
+    line = out.splitlines()[-1].strip()
+    expected = "--env maze --executor multi_turn --rollout.max_length 2048"
+    assert line == f"rlhf train -c run.toml {expected}"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,10 @@ KINDS = tuple(_HOOKS)
 """Kinds of plugins that the command can write; each has a folder of templates."""
 _LIBRARIES = {"train_backend": ("rlhf-weights",)}
 """Libraries that a template imports beside the core, by kind."""
-_BESIDE = {_ENVIRONMENT: " --executor multi_turn", "kl_estimator": " --algo.kl.coef 0.01"}
+_BESIDE = {
+    _ENVIRONMENT: " --executor multi_turn --rollout.max_length 2048",
+    "kl_estimator": " --algo.kl.coef 0.01",
+}
 """Options without which a run refuses a component, as one that would change nothing, by kind."""
 
 _TEMPLATES = files(__package__) / "templates"
