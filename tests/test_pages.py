@@ -103,6 +103,29 @@ def test_a_lost_heading_is_found(tmp_path):
         test_links_lead_to_files_and_headings(tmp_path / "a.md")
 
 
+def rows_of_other_widths(text: str) -> list[str]:
+    """Rows that have more or fewer cells than their table's first: code hosts cut these, also at a ``|`` in code."""
+    uneven, cells = [], None
+    for line in text.splitlines():
+        now = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else None
+        if None not in (now, cells) and now != cells:
+            uneven.append(line)
+        else:
+            cells = now
+    return uneven
+
+
+@pytest.mark.parametrize("page", PAGES, ids=label)
+def test_rows_of_a_table_have_as_many_cells_as_its_head(page):
+    assert rows_of_other_widths(prose_of(page)) == []
+
+
+def test_a_row_with_another_number_of_cells_is_found():
+    table = "| a | b |\n| --- | --- |\n| `x\\|y` | 1 |\n| `x|y` | 1 |\n| 2 |\n\n| c |\n"
+
+    assert rows_of_other_widths(table) == ["| `x|y` | 1 |", "| 2 |"]
+
+
 def test_every_block_is_of_a_language_that_is_read_or_has_a_reason():
     languages = {language for page in PAGES for _, language, _ in FENCE.findall(page.read_text())}
 

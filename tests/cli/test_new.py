@@ -85,6 +85,7 @@ def test_the_command_says_what_to_do_next(rlhf, tmp_path):
         ("preference_loss", "rlhf plugins show my_thing"),
         ("command", "rlhf my-thing --help"),
         ("observer", "rlhf train -c run.toml --observers.use my_thing"),
+        ("kl_estimator", "rlhf train -c run.toml --algo.kl.estimator my_thing --algo.kl.coef 0.01"),
     ],
 )
 def test_the_line_that_uses_a_component_is_printed_and_in_its_readme(rlhf, tmp_path, kind, line):
@@ -94,6 +95,15 @@ def test_the_line_that_uses_a_component_is_printed_and_in_its_readme(rlhf, tmp_p
     assert out.splitlines()[-1].strip() == line
     readme = (tmp_path / "rlhf-plugin-my-thing" / "README.md").read_text()
     assert f"    {line}\n" in readme
+
+
+def test_an_environment_is_used_with_an_executor_that_plays_it(rlhf, tmp_path):
+    """The default executor plays none, and turns share a length, so a run without the options is refused."""
+    _, out, _ = rlhf("new", "plugin", "maze", "--kind", "environment", "--output", tmp_path)
+
+    line = out.splitlines()[-1].strip()
+    expected = "--env maze --executor multi_turn --rollout.max_length 2048"
+    assert line == f"rlhf train -c run.toml {expected}"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,11 @@ KINDS = tuple(_HOOKS)
 """Kinds of plugins that the command can write; each has a folder of templates."""
 _LIBRARIES = {"train_backend": ("rlhf-weights",)}
 """Libraries that a template imports beside the core, by kind."""
+_BESIDE = {
+    _ENVIRONMENT: " --executor multi_turn --rollout.max_length 2048",
+    "kl_estimator": " --algo.kl.coef 0.01",
+}
+"""Options without which a run refuses a component, as one that would change nothing, by kind."""
 
 _TEMPLATES = files(__package__) / "templates"
 _SUFFIX = ".tmpl"
@@ -81,7 +86,7 @@ class Package:
             return f"rlhf plugins show {self.component}"
         short = {path: name for name, path in SHORT_NAMES.items()}
         flag = next((short[path] for path in paths if path in short), paths[0])
-        return f"rlhf train -c run.toml --{flag} {self.component}"
+        return f"rlhf train -c run.toml --{flag} {self.component}{_BESIDE.get(self.kind, '')}"
 
     def names(self) -> dict[str, str]:
         """Return the values of the templates' placeholders."""
