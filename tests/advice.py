@@ -204,12 +204,26 @@ def cannot_be_followed(message, values):
     )
 
 
+def remembered(error_of):
+    """Return the function that tells the error of words, and asks once for the same words."""
+    said = {}
+
+    def error_of_once(words):
+        key = tuple(words)
+        if key not in said:
+            said[key] = error_of(words)
+        return said[key]
+
+    return error_of_once
+
+
 def require_progress(error_of, words, values):
     """Follow each advice of the error with which words end, and require that it helps.
 
     Returns the flags that were advised. A message in which no advice is found fails, unless it advises an option that
-    ``values`` says there is nothing for.
+    ``values`` says there is nothing for. Words are tried once, although what follows them is looked at twice.
     """
+    error_of = remembered(error_of)
     before = error_of(words)
     assert before is not None, words
     advised = []

@@ -17,6 +17,11 @@ MARKERS = {"slow", "gpu", "scale", "matrix", "learning"}
 """Markers by which ``-m`` chooses tests."""
 
 LONGEST = (
+    "tests/integration/test_advice_by_place.py",
+    "tests/benchmarks/test_diagnoses.py",
+    "tests/integration/test_kill_and_resume.py",
+    "tests/benchmarks/test_audits.py",
+    "tests/integration/test_adapters.py",
     "tests/integration/test_scale_learning.py",
     "tests/plugins/deepspeed/test_two_ranks.py",
     "tests/plugins/deepspeed/test_undoing.py",
@@ -59,7 +64,6 @@ LONGEST = (
     "tests/plugins/vlm/test_training.py",
     "tests/plugins/vlm/test_reward_model.py",
     "tests/plugins/plan/test_command.py",
-    "tests/integration/test_kill_and_resume.py",
     "tests/test_repository.py",
     "tests/plugins/lora/test_training.py",
 )

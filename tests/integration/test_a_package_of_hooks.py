@@ -6,15 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from tests.deadlines import HANG_S
 
-from rlhf_core.storage.faults import ENVIRONMENT_VARIABLE
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_trainer.durable.ledger import replay
 
-from .forked_runs import metrics_without_times, weights_digest
+from .forked_runs import metrics_without_times, run_in_a_fork, weights_digest
 
 PYPROJECT = """
 [build-system]
@@ -283,17 +283,16 @@ def workspace(tmp_path_factory):
     return folder
 
 
-def python(*words, cwd=None, code=0, **environment):
+def python(*words, **environment):
     done = subprocess.run(
         [sys.executable, *map(str, words)],
-        cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1", **{k: str(v) for k, v in environment.items()}},
         capture_output=True,
         text=True,
         check=False,
         timeout=HANG_S,
     )
-    assert done.returncode == code, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -315,17 +314,15 @@ def test_its_components_keep_the_promises_of_their_kinds(package):
 
 @pytest.mark.slow
 def test_a_run_with_its_components_is_killed_and_resumes_to_the_same_weights(package, workspace):
-    train = ("-m", "rlhf_cli.main", "train", "-c", "run.toml")
-    here = {"cwd": workspace, "PYTHONPATH": package}
-    python(*train, "--output", "whole", **here)
+    def train(output, *flags, fault=""):
+        words = ["train", "-c", "run.toml", "--output", output, *flags]
+        see = partial(sys.path.insert, 0, str(package))
+        ended = run_in_a_fork(workspace, output, words, fault=fault, prepare=see)
+        return os.waitstatus_to_exitcode(ended)
 
-    python(
-        *(*train, "--output", "killed"),
-        code=-signal.SIGKILL,
-        **here,
-        **{ENVIRONMENT_VARIABLE: "train:4"},
-    )
-    python(*train, "--output", "killed", "--resume", "auto", **here)
+    assert train("whole") == 0, (workspace / "whole.log").read_text()
+    assert train("killed", fault="train:4") == -signal.SIGKILL
+    assert train("killed", "--resume", "auto") == 0, (workspace / "killed.log").read_text()
 
     whole, killed = workspace / "whole", workspace / "killed"
     assert metrics_without_times(killed) == metrics_without_times(whole)
@@ -361,5 +358,5 @@ def test_a_run_with_its_components_is_killed_and_resumes_to_the_same_weights(pac
     for run in (whole, killed):
         assert [line["end"] for line in metrics_without_times(run) if "end" in line] == [said]
         assert (run / "model").is_dir()
-    python(*train, "--output", "killed", "--resume", "auto", **here)
+    assert train("killed", "--resume", "auto") == 0
     assert metrics_without_times(killed) == metrics_without_times(whole)

@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 from PIL import Image
-from tests.advice import require_progress
+from tests.advice import remembered, require_progress
 from tests.advised_messages import raised_messages
 
 from rlhf_cli.main import main
@@ -212,6 +212,7 @@ def ends_when_built(monkeypatch):
 
 
 def check(place, words, error_of):
+    error_of = remembered(error_of)
     message = error_of(words)
     assert message is not None, words
     assert any(one.place == place and one.says(message) for one in raised_messages()), message

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from tests.cases import one_in
 
-from rlhf_core.storage.faults import ENVIRONMENT_VARIABLE
 from rlhf_plugin_local.engine.batch import Batch
 from rlhf_trainer.durable.ledger import replay
 from rlhf_trainer.loop.trainer import Trainer
+
+from .forked_runs import QUIET, run_in_a_fork
 
 pytestmark = pytest.mark.slow
 
@@ -135,14 +136,12 @@ def test_an_error_beside_training_ends_the_run_by_its_name(train, monkeypatch, c
 
 
 def run_command(workspace, output, *flags, fault=""):
-    command = [sys.executable, "-m", "rlhf_cli.main", "train", "--model", "model"]
-    command += ["--data", "mine.jsonl", "--reward", "my_reward.py:score", "--output", output]
-    command += ["--rollout.n_samples_per_prompt", "4", "--rollout.max_new_tokens", "4"]
-    command += ["--rollout.batch_size", "3", "--data.max_prompt_tokens", "8"]
-    command += ["--log.progress", "off", "--log.curve", "false", "--log.tensorboard", "false"]
-    command += ["--checkpoint.every", "2"]
-    environment = {**os.environ, ENVIRONMENT_VARIABLE: fault}
-    return subprocess.run([*command, *SMALL, *flags], env=environment, check=False).returncode
+    words = ["train", "--model", "model", "--data", "mine.jsonl"]
+    words += ["--reward", "my_reward.py:score", "--output", output]
+    words += ["--rollout.n_samples_per_prompt", "4", "--rollout.max_new_tokens", "4"]
+    words += ["--rollout.batch_size", "3", "--data.max_prompt_tokens", "8", *QUIET]
+    words += ["--checkpoint.every", "2", *SMALL, *flags]
+    return os.waitstatus_to_exitcode(run_in_a_fork(workspace, output, words, fault=fault))
 
 
 INTERRUPTED = [

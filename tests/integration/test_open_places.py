@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -70,6 +71,29 @@ sys.stdin.readline()
 dist.all_reduce(numbers)
 print("summed", float(numbers), flush=True)
 """
+IN_TURN = """
+import pathlib, sys
+from rlhf_cli.main import main
+for number, words in enumerate(sys.argv[1:]):
+    pathlib.Path("new").write_text(words)
+    pathlib.Path("new").replace("at_work")
+    command, *rest = words.split()
+    model = [] if command == "plan" else ["--model", "model"]
+    output = [] if command == "plan" else ["--output", f"run{number}"]
+    if code := main([command, *rest, *model, *output]):
+        sys.exit(f"{words}: {code}")
+"""
+"""Commands one after another; a file says which is at work."""
+OTHERS = (
+    "plan model",
+    "sft --data sums.jsonl --steps 2 --train.batch_size 2",
+    "generate --data mine.jsonl --rollout.max_new_tokens 4",
+    "eval --data mine.jsonl --reward my_reward.py:score --rollout.max_new_tokens 4",
+    "dpo --data pairs.jsonl --steps 2 --train.batch_size 2",
+    "rm --data pairs.jsonl --steps 2 --train.batch_size 2",
+    "prm --data steps.jsonl --steps 2 --train.batch_size 2",
+    "distill --data sums.jsonl --steps 2 --train.batch_size 2 --teacher.path model",
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -219,20 +243,8 @@ def test_a_served_reward_model_is_on_loopback_and_writes_nothing(tmp_path):
     assert set(modes(tmp_path)) == {"tmp"}
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "sft --data sums.jsonl --output run --steps 2 --train.batch_size 2",
-        "generate --data mine.jsonl --output out --rollout.max_new_tokens 4",
-        "eval --data mine.jsonl --reward my_reward.py:score --output out --rollout.max_new_tokens 4",
-        "plan model",
-        "dpo --data pairs.jsonl --output run --steps 2 --train.batch_size 2",
-        "rm --data pairs.jsonl --output run --steps 2 --train.batch_size 2",
-        "prm --data steps.jsonl --output run --steps 2 --train.batch_size 2",
-        "distill --data sums.jsonl --output run --steps 2 --train.batch_size 2 --teacher.path model",
-    ],
-)
-def test_other_commands_of_one_process_listen_nowhere_from_start_to_end(workspace, words):
+def test_other_commands_of_one_process_listen_nowhere_from_start_to_end(workspace):
+    """One after another in one process, which imports what they need once."""
     rows = [json.dumps({"prompt": f"{n}=", "response": "1"}) for n in range(8)]
     (workspace / "sums.jsonl").write_text("\n".join(rows) + "\n")
     pairs = [json.dumps({"prompt": f"{n}=", "chosen": "1", "rejected": "0"}) for n in range(8)]
@@ -242,23 +254,24 @@ def test_other_commands_of_one_process_listen_nowhere_from_start_to_end(workspac
         for n in range(8)
     ]
     (workspace / "steps.jsonl").write_text("\n".join(judged) + "\n")
-    command, *rest = words.split()
-    model = [] if command == "plan" else ["--model", "model"]
-    seen, looks = set(), 0
+    told, seen, looks = workspace / "at_work", {}, Counter()
 
-    with started(["-m", "rlhf_cli", command, *rest, *model], workspace, 0o022) as process:
+    with started(["-c", IN_TURN, *OTHERS], workspace, 0o022) as process:
         give_up = time.monotonic() + HANG_S
         while process.poll() is None:
             assert time.monotonic() < give_up
-            seen |= listening(process.pid)
-            looks += 1
+            at_work = told.read_text() if told.exists() else "the start"
+            seen |= {address: at_work for address in listening(process.pid)}
+            looks[at_work] += 1
             time.sleep(0.1)
         assert process.returncode == 0, process.communicate()[0]
 
-    assert looks > 1
-    assert seen == set()
+    assert seen == {}
+    assert looks.keys() >= set(OTHERS), looks
     assert modes(workspace / "tmp") == {}
-    assert promised("What listens, and where", f"`{command}`").startswith("nothing listens")
+    for words in OTHERS:
+        command = words.partition(" ")[0]
+        assert promised("What listens, and where", f"`{command}`").startswith("nothing listens")
 
 
 def test_a_chat_listens_nowhere(workspace):
