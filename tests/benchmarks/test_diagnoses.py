@@ -69,4 +69,4 @@ def test_planted_faults_are_found(tmp_path, task):
 def test_healthy_runs_are_not_blamed(tmp_path, task):
     (seen,) = Bench(tmp_path, 1, LONG).run([Job("healthy", task, "healthy", 1)], [task], 1)
 
-    assert not seen.has_learned or seen.found == ()
+    assert (seen.has_learned, seen.found) == (True, ()), seen
