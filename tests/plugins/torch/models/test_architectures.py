@@ -25,12 +25,21 @@ from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.packed.packing import PackedLayout
 
 OWN_ATTENTION = "computes its attention in code of its own"
+NOT_ASKED = "asked for the packed sequences"
+TWICE = "attention more than once for a token"
+OWN_MASK = "a mask of its own"
+MAMBA: Mapping[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1}
+"""Mamba 2: a convolution, which is computed by sequence, and a state behind it, which is not."""
 REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "bamba": (NOT_ASKED, {**MAMBA, "attn_layer_indices": [1]}),
     "bloom": (OWN_ATTENTION, {}),  # ALiBi
+    "diffllama": (TWICE, {}),
+    "doge": (OWN_MASK, {}),
     "falcon": (OWN_ATTENTION, {"num_kv_heads": 2, "alibi": False}),
     "gpt_neo": (OWN_ATTENTION, {"num_layers": 2, "attention_types": [[["global", "local"], 1]]}),
     "gptj": (OWN_ATTENTION, {"rotary_dim": 8}),
-    "jamba": ("linear_attention", {"attn_layer_period": 2, "attn_layer_offset": 1}),
+    "granitemoehybrid": (NOT_ASKED, {**MAMBA, "layer_types": ["mamba", "attention"]}),
+    "jamba": (NOT_ASKED, {"attn_layer_period": 2, "attn_layer_offset": 1}),
     "llama4_text": (
         "chunked_attention",
         {"head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 64},
@@ -41,7 +50,9 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """What the message has to name, and the options."""
 CODES = {
     OWN_ATTENTION: "model/own-attention",
-    "linear_attention": "model/layers-not-asked",
+    NOT_ASKED: "model/layers-not-asked",
+    TWICE: "model/attends-twice",
+    OWN_MASK: "model/unknown-family",
     "chunked_attention": "model/unknown-layers",
 }
 

@@ -94,12 +94,17 @@ def layout_attention(
     """Return one layer's attention, computed by the layout of this forward pass.
 
     Raises:
-        RuntimeError: the model passes no layout, or has dropout in its attention.
+        RuntimeError: the model passes no layout, or a mask of its own, or has dropout in its attention.
     """
     if layout is None:
         raise RuntimeError(
             f"{type(module).__name__} did not pass the keyword 'layout' to its attention, so sequences that are "
             "packed in one row would see each other. Choose another model."
+        )
+    if attention_mask is not None:
+        raise RuntimeError(
+            f"{type(module).__name__} gives its attention a mask of its own, and a packed row is computed without it. "
+            "Choose another model."
         )
     if dropout:
         raise RuntimeError(
