@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rlhf_core import PluginError
+from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
@@ -140,13 +140,13 @@ def test_the_engine_gives_the_logprobs_of_the_trainers_head(folder_of, model_typ
     )
 
 
-async def generate(lm: CausalLM, folder: Path, prompt: tuple[int, ...]):
+async def generate(lm: CausalLM, folder: Path, prompt: tuple[int, ...], max_length: int = 64):
     engine = EmbeddedEngine(EmbeddedEngineConfig())
     await engine.start(
         EngineSpec(
             model_path=str(folder),
             dtype="float32",
-            max_length=64,
+            max_length=max_length,
             max_concurrency=4,
             eos_token_ids=(),
         ),
@@ -208,3 +208,28 @@ def deep_model(folder: Path) -> Path:
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2", **DEEP)).save_pretrained(folder)
     return folder
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "opt"])
+def test_sequences_beyond_learned_positions_are_refused(folder_of, model_type):
+    folder = folder_of(model_type, ACCEPTED[model_type])
+    lm = load_causal_lm(str(folder), dtype="float32")
+    positions = COMMON["max_position_embeddings"]
+    tokens = torch.full((positions + 1,), 5)
+
+    def hidden(length: int) -> torch.Tensor:
+        layout = PackedLayout([0, length], lm.device)
+        with torch.no_grad():
+            return lm.hidden(tokens[:length], layout.positions(), layout)
+
+    assert hidden(positions).isfinite().all()
+    with pytest.raises(ConfigError, match="256 tokens", check=has_code("model/too-few-positions")):
+        hidden(positions + 1)
+    with pytest.raises(ConfigError, check=has_code("model/too-few-positions")):
+        asyncio.run(generate(lm, folder, (5,), max_length=positions + 1))
+
+
+def test_computed_positions_have_no_end(folder_of):
+    lm = load_causal_lm(str(folder_of("llama", {})), dtype="float32")
+
+    assert lm.most_positions is None

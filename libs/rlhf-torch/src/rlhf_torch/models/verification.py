@@ -123,6 +123,21 @@ def verify(lm: CausalLM) -> None:
             "Choose another model, or another engine and backend.",
             code="model/packing-differs",
         )
+    lm.most_positions = _most_positions(lm)
+
+
+@torch.inference_mode()
+def _most_positions(lm: CausalLM) -> int | None:
+    """Return the number of tokens for which a model on a CPU has learned positions, if its table ends where its config
+    says; None: it computes positions. On a GPU a look behind the end of a table would end the process."""
+    named = getattr(lm.model.config.get_text_config(), "max_position_embeddings", None)
+    if not named or lm.device.type != "cpu" or RotaryTables(lm.model):
+        return None
+    try:
+        lm.hidden(_probe_tokens(1, lm), torch.tensor([named]), PackedLayout([0, 1], lm.device))
+    except IndexError:
+        return int(named)
+    return None
 
 
 def _difference(actual: Tensor, expected: Tensor) -> float:

@@ -47,7 +47,7 @@ class Layout(Protocol):
     def sequence_lengths(self, at_least: int) -> Tensor:
         """Return the length (N,) of the sequence that each token belongs to, ``at_least`` for shorter ones.
 
-        Only models whose rotary frequencies depend on the length ask for it.
+        Only models whose rotary frequencies depend on the length, or whose positions end, ask for it.
         """
         ...
 

@@ -82,7 +82,8 @@ class EmbeddedEngine:
 
         Raises:
             ConfigError: the model cannot be loaded, an end-of-sequence id is not in its vocabulary, sequences may grow
-                to where the model rotates all their tokens anew, or an adapter is to be served beside a copy.
+                beyond the model's positions or to where it rotates all their tokens anew, or an adapter is to be served
+                beside a copy.
             RolloutError: the engine was started before.
         """
         self._require("start", EmbeddedState.NEW)
@@ -100,6 +101,7 @@ class EmbeddedEngine:
                 f"of {spec.model_path} does not belong to its weights",
                 code="model/end-token-unknown",
             )
+        lm.require_positions(spec.max_length)
         lm.ropes.require_constant(spec.max_length, spec.model_path)
         with self._lane.entered():
             self._batch = self._new_batch(lm)
