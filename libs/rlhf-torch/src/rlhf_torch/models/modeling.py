@@ -134,7 +134,7 @@ class CausalLM(nn.Module):
         if self.most_positions is not None and length > self.most_positions:
             raise ConfigError(
                 f"{type(self.model).__name__} has learned positions for {self.most_positions} tokens, and there may be "
-                f"sequences of {length}. Set rollout.max_length, or data.max_length of a run that learns from examples, "
+                f"sequences of {length}. Set rollout.max_length, or data.max_length of a run on examples, "
                 f"to {self.most_positions} at most, or choose another model.",
                 code="model/too-few-positions",
             )
