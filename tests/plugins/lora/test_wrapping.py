@@ -4,7 +4,7 @@ from importlib.metadata import distribution
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from tests.plugins.lora.conftest import (
     ADAPTERS,
     base_of,
@@ -94,6 +94,20 @@ def test_dense_layers_beside_stacked_experts_are_adapted_where_peft_leaves_their
 
     assert {"w1", "w2", "w3", "in_proj"} <= ends(backend)
     assert {f"base_model.model.{name}" for name in trained(backend)} == expected
+
+
+def test_layers_whose_factors_peft_would_lose_are_left_alone(start, spec_of, tmp_path):
+    """Transformers renames shared_expert of Laguna's files to shared_experts, and PEFT its factors once more."""
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    sizes = {"head_dim": 8, "shared_expert_intermediate_size": 32, "sliding_window": 8}
+    kinds = {"layer_types": ["full_attention"] * 2, "num_attention_heads_per_layer": [4, 4]}
+    path = write(tmp_path / "model", "laguna", **experts, **sizes, **kinds)
+    backend = start(spec_of(model_path=str(path)))
+
+    backend.export(tmp_path / "adapter")
+
+    own = PeftModel.from_pretrained(plain_model(path), tmp_path / "adapter").eval()
+    torch.testing.assert_close(own_logits(backend), logits_of(own), atol=2e-5, rtol=1e-4)
 
 
 def test_a_router_that_looks_like_a_linear_layer_is_left_alone(start, spec_of, tmp_path):

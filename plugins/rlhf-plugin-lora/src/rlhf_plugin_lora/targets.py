@@ -58,8 +58,9 @@ def adapted_modules(
         _check_kinds(model, found)
         _check_experts(model, found)
     else:
-        taken = _taken_for_experts(model)
-        found = [name for name in _linear(model) if name.rpartition(".")[2] not in taken]
+        linear = _linear(model)
+        taken = _taken_for_experts(model, linear)
+        found = [name for name in linear if name not in taken]
     if excluded:
         found = _without(model, found, excluded)
     check_tied(model, found, "target")
@@ -204,8 +205,7 @@ def _check_kinds(model: PreTrainedModel, found: Iterable[str]) -> None:
 
 
 def _check_experts(model: PreTrainedModel, found: Iterable[str]) -> None:
-    taken = _taken_for_experts(model)
-    if wrong := [name for name in found if name.rpartition(".")[2] in taken]:
+    if wrong := _taken_for_experts(model, found):
         raise ConfigError(
             f"target of the adapter: {wrong[0]} bears a name of experts, and the experts of this model are stacked "
             "parameters, to which PEFT would apply it. Name layers of the attention, such as q_proj, and stacks of "
@@ -229,14 +229,28 @@ def check_tied(model: PreTrainedModel, found: Iterable[str], option: str) -> Non
                 )
 
 
-def _taken_for_experts(model: PreTrainedModel) -> frozenset[str]:
-    """Return the names that PEFT applies to the stacked experts of this family instead of to modules of that name."""
+def _taken_for_experts(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
+    """Return the modules whose names PEFT applies to the stacked experts of this family, and those with such a name
+    that Transformers renames: PEFT renames their factors once more as it loads them, and loses them (Laguna)."""
     from peft import LoraConfig
     from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming, rename_source_key
 
     settings = LoraConfig(target_modules=set(_EXPERTS))
     convert_peft_config_for_transformers(settings, model, None)
-    return _EXPERTS - set(settings.target_modules or ())
+    taken = _EXPERTS - set(settings.target_modules or ())
+    mapping = get_model_conversion_mapping(model) or ()
+    renamings = [each for each in mapping if isinstance(each, WeightRenaming)]
+
+    def is_taken(name: str) -> bool:
+        end = name.rpartition(".")[2]
+        weight = f"{name}.weight"
+        return end in taken or (
+            end in _EXPERTS and rename_source_key(weight, renamings, [])[0] != weight
+        )
+
+    return [name for name in names if is_taken(name)]
 
 
 def _stacked_parameters(model: nn.Module) -> list[str]:
