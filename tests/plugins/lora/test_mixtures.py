@@ -1,4 +1,4 @@
-"""Linear layers beside stacked experts: adapted as PEFT's all-linear has them, and left alone where PEFT misreads them."""
+"""Linear layers beside stacked experts: adapted as by PEFT's all-linear, and left alone where PEFT misreads them."""
 
 import pytest
 import torch
