@@ -82,7 +82,7 @@ class EmbeddedEngine:
 
         Raises:
             ConfigError: the model cannot be loaded, an end-of-sequence id is not in its vocabulary, sequences may
-                outgrow its positions or reach where it rotates tokens anew, or an adapter is to be served beside a copy.
+                outgrow its positions or reach where it rotates anew, or an adapter is to be served beside a copy.
             RolloutError: the engine was started before.
         """
         self._require("start", EmbeddedState.NEW)
