@@ -211,7 +211,7 @@ ALL_FROZEN = {"has_projector": True, "freeze_tower": True, "freeze_text": True}
 BLIND = {"trained": False, "renamed": False, "head": None}
 
 IMAGES_TAKEN = {
-    "rlhf_torch/models/loading.py:_refuse_without_its_tower": [
+    "rlhf_torch/models/loading.py:_refuse_a_part": [
         Advised(
             call=role,
             wrong={"vision": False, "family": "qwen3_5"},

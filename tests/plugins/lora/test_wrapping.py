@@ -67,17 +67,6 @@ def write(tmp_path, model_type, **options):
     return tmp_path
 
 
-def test_shared_experts_that_peft_would_mistake_for_stacked_ones_are_left_alone(
-    start, spec_of, tmp_path
-):
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    path = write(tmp_path, "qwen2_moe", **experts, shared_expert_intermediate_size=32)
-
-    backend = start(spec_of(model_path=str(path)), fresh=True)
-
-    assert ends(backend) == {*ATTENTION, "shared_expert_gate"}
-
-
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_adapter_has_the_dtype_of_the_base(start, spec_of, adapter, dtype):

@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 LINEAR = (nn.Linear, Conv1D)
 _PLAIN = re.compile(r"[\w.]+")
-_EXPERTS = ("gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
-"""Names under which PEFT adapts the stacked experts of a mixture, whichever module was asked for."""
+_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
+"""Names that PEFT reads, in some families, as those of stacked experts, whichever module was asked for."""
 
 
 def adapted_modules(
@@ -34,7 +34,7 @@ def adapted_modules(
 
     A name stands for all modules whose own name is it or ends with it; a text with other characters than letters,
     digits, ``_`` and ``.`` is a regular expression for whole names. Without any: all linear layers but the output head,
-    and, where experts are stacked in one parameter, but those that bear names of experts.
+    and but those whose names PEFT would read as names of stacked experts.
 
     Args:
         stacks: stacked parameters that are adapted; others are warned of.
@@ -56,9 +56,11 @@ def adapted_modules(
     if wanted:
         found = _named(model, wanted, "target")
         _check_kinds(model, found)
-        _check_experts(found, stacked)
+        _check_experts(model, found)
     else:
-        found = [name for name in _linear(model) if not (stacked and _is_expert(name))]
+        linear = _linear(model)
+        taken = _taken_for_experts(model, linear)
+        found = [name for name in linear if name not in taken]
     if excluded:
         found = _without(model, found, excluded)
     check_tied(model, found, "target")
@@ -146,10 +148,16 @@ def saved_modules(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
 def _linear(model: PreTrainedModel) -> list[str]:
     head = model.get_output_embeddings()
     return [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, LINEAR) and module is not head
+        name for name, module in model.named_modules() if _is_linear(module) and module is not head
     ]
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """Return whether a module is a linear layer that PEFT can wrap. One of a family's own class computes something else
+    than a product: a router returns experts."""
+    return isinstance(module, LINEAR) and not type(module).__module__.startswith(
+        "transformers.models."
+    )
 
 
 def _named(model: PreTrainedModel, wanted: Sequence[str], option: str) -> list[str]:
@@ -188,7 +196,7 @@ def _ends(names: Iterable[str]) -> list[str]:
 def _check_kinds(model: PreTrainedModel, found: Iterable[str]) -> None:
     for name in found:
         module = model.get_submodule(name)
-        if not isinstance(module, (*LINEAR, nn.Embedding)):
+        if not (_is_linear(module) or isinstance(module, nn.Embedding)):
             raise ConfigError(
                 f"target of the adapter: {name} is a {type(module).__name__}; expected linear layers or embeddings. "
                 f"Name some inside of it, or have it trained whole with modules_to_save.",
@@ -196,8 +204,8 @@ def _check_kinds(model: PreTrainedModel, found: Iterable[str]) -> None:
             )
 
 
-def _check_experts(found: Iterable[str], stacked: Iterable[str]) -> None:
-    if stacked and (wrong := [name for name in found if _is_expert(name)]):
+def _check_experts(model: PreTrainedModel, found: Iterable[str]) -> None:
+    if wrong := _taken_for_experts(model, found):
         raise ConfigError(
             f"target of the adapter: {wrong[0]} bears a name of experts, and the experts of this model are stacked "
             "parameters, to which PEFT would apply it. Name layers of the attention, such as q_proj, and stacks of "
@@ -221,8 +229,28 @@ def check_tied(model: PreTrainedModel, found: Iterable[str], option: str) -> Non
                 )
 
 
-def _is_expert(name: str) -> bool:
-    return name.rpartition(".")[2] in _EXPERTS
+def _taken_for_experts(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
+    """Return the modules whose names PEFT applies to the stacked experts of this family, and those with such a name
+    that Transformers renames: PEFT renames their factors once more as it loads them, and loses them (Laguna)."""
+    from peft import LoraConfig
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+    settings = LoraConfig(target_modules=set(_EXPERTS))
+    convert_peft_config_for_transformers(settings, model, None)
+    taken = _EXPERTS - set(settings.target_modules or ())
+    mapping = get_model_conversion_mapping(model) or ()
+    renamings = [each for each in mapping if isinstance(each, WeightRenaming)]
+
+    def is_taken(name: str) -> bool:
+        end = name.rpartition(".")[2]
+        weight = f"{name}.weight"
+        return end in taken or (
+            end in _EXPERTS and rename_source_key(weight, renamings, [])[0] != weight
+        )
+
+    return [name for name in names if is_taken(name)]
 
 
 def _stacked_parameters(model: nn.Module) -> list[str]:

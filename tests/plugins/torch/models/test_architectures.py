@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rlhf_core import PluginError
+from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
@@ -25,12 +25,21 @@ from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.packed.packing import PackedLayout
 
 OWN_ATTENTION = "computes its attention in code of its own"
+NOT_ASKED = "asked for the packed sequences"
+TWICE = "attention more than once for a token"
+OWN_MASK = "a mask of its own"
+MAMBA: Mapping[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1}
+"""Mamba 2: a convolution, which is computed by sequence, and a state behind it, which is not."""
 REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "bamba": (NOT_ASKED, {**MAMBA, "attn_layer_indices": [1]}),
     "bloom": (OWN_ATTENTION, {}),  # ALiBi
+    "diffllama": (TWICE, {}),
+    "doge": (OWN_MASK, {}),
     "falcon": (OWN_ATTENTION, {"num_kv_heads": 2, "alibi": False}),
     "gpt_neo": (OWN_ATTENTION, {"num_layers": 2, "attention_types": [[["global", "local"], 1]]}),
     "gptj": (OWN_ATTENTION, {"rotary_dim": 8}),
-    "jamba": ("linear_attention", {"attn_layer_period": 2, "attn_layer_offset": 1}),
+    "granitemoehybrid": (NOT_ASKED, {**MAMBA, "layer_types": ["mamba", "attention"]}),
+    "jamba": (NOT_ASKED, {"attn_layer_period": 2, "attn_layer_offset": 1}),
     "llama4_text": (
         "chunked_attention",
         {"head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 64},
@@ -41,7 +50,9 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """What the message has to name, and the options."""
 CODES = {
     OWN_ATTENTION: "model/own-attention",
-    "linear_attention": "model/layers-not-asked",
+    NOT_ASKED: "model/layers-not-asked",
+    TWICE: "model/attends-twice",
+    OWN_MASK: "model/unknown-family",
     "chunked_attention": "model/unknown-layers",
 }
 
@@ -129,13 +140,13 @@ def test_the_engine_gives_the_logprobs_of_the_trainers_head(folder_of, model_typ
     )
 
 
-async def generate(lm: CausalLM, folder: Path, prompt: tuple[int, ...]):
+async def generate(lm: CausalLM, folder: Path, prompt: tuple[int, ...], max_length: int = 64):
     engine = EmbeddedEngine(EmbeddedEngineConfig())
     await engine.start(
         EngineSpec(
             model_path=str(folder),
             dtype="float32",
-            max_length=64,
+            max_length=max_length,
             max_concurrency=4,
             eos_token_ids=(),
         ),
@@ -197,3 +208,28 @@ def deep_model(folder: Path) -> Path:
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2", **DEEP)).save_pretrained(folder)
     return folder
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "opt"])
+def test_sequences_beyond_learned_positions_are_refused(folder_of, model_type):
+    folder = folder_of(model_type, ACCEPTED[model_type])
+    lm = load_causal_lm(str(folder), dtype="float32")
+    positions = COMMON["max_position_embeddings"]
+    tokens = torch.full((positions + 1,), 5)
+
+    def hidden(length: int) -> torch.Tensor:
+        layout = PackedLayout([0, length], lm.device)
+        with torch.no_grad():
+            return lm.hidden(tokens[:length], layout.positions(), layout)
+
+    assert hidden(positions).isfinite().all()
+    with pytest.raises(ConfigError, match="256 tokens", check=has_code("model/too-few-positions")):
+        hidden(positions + 1)
+    with pytest.raises(ConfigError, check=has_code("model/too-few-positions")):
+        asyncio.run(generate(lm, folder, (5,), max_length=positions + 1))
+
+
+def test_computed_positions_have_no_end(folder_of):
+    lm = load_causal_lm(str(folder_of("llama", {})), dtype="float32")
+
+    assert lm.most_positions is None

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -12,6 +13,8 @@ from transformers import (
     LlamaConfig,
     Qwen3Config,
     Qwen3VLConfig,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
 )
 
 from rlhf_core import ConfigError, PluginError
@@ -279,6 +282,37 @@ def test_a_model_that_reads_images_is_not_loaded_without_its_tower(tmp_path):
         ConfigError, match=r"--model\.vision vlm", check=has_code("model/reads-images")
     ):
         load_causal_lm(str(tmp_path), dtype="float32")
+
+
+def test_an_encoder_decoder_is_not_loaded_without_its_encoder(tmp_path):
+    """Whisper's decoder alone is a causal language model to Transformers, with the same names of weights."""
+    tiny = {"d_model": 16, "num_mel_bins": 8, "max_source_positions": 8, "vocab_size": 100}
+    parts = {
+        f"{part}_{name}": number
+        for part in ("encoder", "decoder")
+        for name, number in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16))
+    }
+    ends = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    config = WhisperConfig(**tiny, **parts, **ends)
+    WhisperForConditionalGeneration(config).save_pretrained(tmp_path)
+
+    with pytest.raises(
+        ConfigError, match=r"encoder-decoder \(whisper\)", check=has_code("model/encoder-decoder")
+    ):
+        load_causal_lm(str(tmp_path), dtype="float32")
+
+
+def test_weights_without_a_place_in_the_model_are_told_of(tmp_path, caplog):
+    """A family may have layers that guess further tokens, which Transformers does not build."""
+    write_tiny_model(tmp_path, "qwen3")
+    weights = load_file(tmp_path / "model.safetensors")
+    extra = {"model.guess.weight": torch.zeros(2, 2)}
+    save_file(weights | extra, tmp_path / "model.safetensors", metadata={"format": "pt"})
+
+    load_causal_lm(str(tmp_path), dtype="float32")
+
+    assert "1 of the tensors in its files have no place in Qwen3ForCausalLM" in caplog.text
+    assert "model.guess.weight" in caplog.text
 
 
 def test_code_that_comes_with_a_model_is_not_run(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -23,6 +24,8 @@ from .quantized_files import settle_unpacked, unpacking
 from .quiet import errors_only, quiet_loading
 from .verification import own_attention, verify
 from .vision_lm import VisionLM
+
+log = logging.getLogger(__name__)
 
 Adapt = Callable[[PreTrainedModel], PreTrainedModel]
 
@@ -102,8 +105,8 @@ def load_model(
     """Return the Transformers model of a folder or hub name; arguments are those of ``load_causal_lm``.
 
     Raises:
-        ConfigError: the path cannot be read, is no causal language model, lacks weights, would lose its vision tower
-            or the head of a reward model, or its files are quantized in a way that is not unpacked.
+        ConfigError: the path cannot be read, is no causal language model, lacks weights, would lose its vision tower,
+            its encoder or the head of a reward model, or its files are quantized in a way that is not unpacked.
         PluginError: its attention cannot be replaced.
     """
     if (Path(path) / "adapter_config.json").exists():
@@ -134,7 +137,7 @@ def load_model(
             raise PluginError(own_attention(f"model {path}"), code="model/own-attention") from error
         raise _why_not(path, error, trust_remote_code) from error
     if reader is None:
-        _refuse_without_its_tower(path, model, trust_remote_code)
+        _refuse_a_part(path, model, trust_remote_code)
     if writes and needs_head and _judges(model):
         raise ConfigError(_is_reward_model(path), code="model/is-a-reward-model")
     missing = set(info["missing_keys"])
@@ -144,6 +147,15 @@ def load_model(
             f"{path}: the weights do not fit its config.json: {len(lacking)} parameters would start from random "
             f"values, the first is {lacking[0]}. Expected the weights of a whole causal language model.",
             code="model/weights-missing",
+        )
+    if writes and needs_head and (unused := sorted(info["unexpected_keys"])):
+        log.warning(
+            "model %s: %s of the tensors in its files have no place in %s, so they are not trained or exported; the "
+            "first is %s",
+            path,
+            len(unused),
+            type(model).__name__,
+            unused[0],
         )
     if unpacked:
         settle_unpacked(path, model, as_dtype(dtype))
@@ -240,11 +252,17 @@ def _is_reward_model(path: str) -> str:
     )
 
 
-def _refuse_without_its_tower(path: str, model: PreTrainedModel, trust_remote_code: bool) -> None:
-    """Refuse an image-text model of which Transformers has loaded the text model alone."""
+def _refuse_a_part(path: str, model: PreTrainedModel, trust_remote_code: bool) -> None:
+    """Refuse a model of which Transformers has loaded a part: the text model, or the decoder."""
     if reads_images(model.config):
         return
     config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ConfigError(
+            f"model {path}: expected a causal language model; it is an encoder-decoder ({config.model_type}), of which "
+            "the decoder alone would be loaded, trained and exported. Choose another model.",
+            code="model/encoder-decoder",
+        )
     if reads_images(config):
         raise ConfigError(
             f"model {path}: it reads images ({config.model_type}), and only its text model would be loaded and "

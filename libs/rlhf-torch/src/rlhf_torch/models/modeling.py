@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlhf_core import PluginError
+from rlhf_core import ConfigError, PluginError
 
 from ..packed.attention import Layout
 from ..packed.embedding_noise import EmbeddingNoise
@@ -74,6 +74,8 @@ class CausalLM(nn.Module):
         self.pass_dtype: torch.dtype | None = None
         """Dtype of the parameters inside of a pass, where ranks that share them keep another one; None: as kept."""
         self.ropes = PerSequenceRopes(model)
+        self.most_positions: int | None = None
+        """Number of tokens for which the model has learned positions; None: it computes them."""
         self.noise = EmbeddingNoise(model)
         self.whole_graph: WholeGraph | None = None
         """Computes the hidden states, once the layers are compiled together."""
@@ -98,8 +100,11 @@ class CausalLM(nn.Module):
         """Return the last hidden states (N, D) of one packed row of tokens (N,).
 
         Raises:
+            ConfigError: a sequence is longer than the model has positions.
             PluginError: there are images, and this model reads text alone.
         """
+        if self.most_positions is not None:
+            self.require_positions(int(layout.sequence_lengths(1).max()))
         if images is not None:
             raise PluginError(
                 f"{type(self.model).__name__} reads text alone, and was given images",
@@ -119,6 +124,20 @@ class CausalLM(nn.Module):
             )
         hidden: Tensor = output.last_hidden_state.squeeze(0)
         return hidden
+
+    def require_positions(self, length: int) -> None:
+        """Refuse sequences of more tokens than the model has learned positions; a GPU would end the process.
+
+        Raises:
+            ConfigError: ``length`` is larger.
+        """
+        if self.most_positions is not None and length > self.most_positions:
+            raise ConfigError(
+                f"{type(self.model).__name__} has learned positions for {self.most_positions} tokens, and there may be "
+                f"sequences of {length}. Set rollout.max_length, or data.max_length of a run on examples, "
+                f"to {self.most_positions} at most, or choose another model.",
+                code="model/too-few-positions",
+            )
 
     def begin(self, layout: Layout) -> None:
         """Make what recurrent layers read of a layout.

@@ -47,8 +47,10 @@ class _Witness:
         self.layout = PackedLayout(offsets, device)
         self.lengths = torch.tensor(lengths)
         self.windows: dict[int, int | None] = {}
-        self.carried: set[int] = set()
-        """Recurrent layers that asked for the sequences."""
+        self.twice: set[int] = set()
+        """Layers that asked more than once."""
+        self.carried: dict[str, set[int]] = {"convolution": set(), "rule": set()}
+        """Recurrent layers that asked for the sequences, by what they computed."""
         self.sequences = self
 
     def positions(self) -> Tensor:
@@ -63,15 +65,17 @@ class _Witness:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
     ) -> Tensor:
+        if layer in self.windows:
+            self.twice.add(layer)
         self.windows[layer] = options["sliding_window"]
         return self.layout.attend(layer, query, key, value, **options)
 
     def convolve(self, layer: int, convolution: Convolution, inputs: Tensor) -> Tensor:
-        self.carried.add(layer)
+        self.carried["convolution"].add(layer)
         return self.layout.sequences.convolve(layer, convolution, inputs)
 
     def delta_rule(self, layer: int, rule: DeltaRule, parts: Parts) -> Tensor:
-        self.carried.add(layer)
+        self.carried["rule"].add(layer)
         return self.layout.sequences.delta_rule(layer, rule, parts)
 
 
@@ -119,6 +123,21 @@ def verify(lm: CausalLM) -> None:
             "Choose another model, or another engine and backend.",
             code="model/packing-differs",
         )
+    lm.most_positions = _most_positions(lm)
+
+
+@torch.inference_mode()
+def _most_positions(lm: CausalLM) -> int | None:
+    """Return the number of tokens for which a model on a CPU has learned positions, if its table ends where its config
+    says; None: it computes positions. On a GPU a look behind the end of a table would end the process."""
+    named = getattr(lm.model.config.get_text_config(), "max_position_embeddings", None)
+    if not named or lm.device.type != "cpu" or RotaryTables(lm.model):
+        return None
+    try:
+        lm.hidden(_probe_tokens(1, lm), torch.tensor([named]), PackedLayout([0, 1], lm.device))
+    except IndexError:
+        return int(named)
+    return None
 
 
 def _difference(actual: Tensor, expected: Tensor) -> float:
@@ -209,14 +228,24 @@ def _own_logits(lm: CausalLM, row: Tensor) -> Tensor:
 
 
 def _check_windows(witness: _Witness, config: Any, family: str) -> None:
-    asking = witness.windows.keys() | witness.carried
+    kinds = getattr(config, "layer_types", None) or ["attention"] * config.num_hidden_layers
+    convolved, ruled = witness.carried.values()
+    # A state space model has a convolution too, and a state behind it that asks for nothing.
+    whole = {layer for layer in convolved if kinds[layer] == "conv"} | (convolved & ruled)
+    asking = witness.windows.keys() | whole
     if silent := sorted(set(range(config.num_hidden_layers)) - asking):
-        kinds = getattr(config, "layer_types", None) or ["attention"] * config.num_hidden_layers
         raise PluginError(
             f"{family}: {len(asking)} of {config.num_hidden_layers} layers asked for the packed sequences; the torch "
             f"backend cannot compute the others, the first is layer {silent[0]} of kind {kinds[silent[0]]}. Choose "
             "another model.",
             code="model/layers-not-asked",
+        )
+    if witness.twice:
+        raise PluginError(
+            f"{family}: layer {min(witness.twice)} computes attention more than once for a token; the embedded engine "
+            "has room for one key and one value of a token in each layer, and would sample by wrong numbers. Choose "
+            "another model.",
+            code="model/attends-twice",
         )
     for layer, asked in sorted(witness.windows.items()):
         expected = _window(config, layer)

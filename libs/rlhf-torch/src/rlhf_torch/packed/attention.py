@@ -47,7 +47,7 @@ class Layout(Protocol):
     def sequence_lengths(self, at_least: int) -> Tensor:
         """Return the length (N,) of the sequence that each token belongs to, ``at_least`` for shorter ones.
 
-        Only models whose rotary frequencies depend on the length ask for it.
+        Only models whose rotary frequencies depend on the length, or whose positions end, ask for it.
         """
         ...
 
@@ -94,12 +94,17 @@ def layout_attention(
     """Return one layer's attention, computed by the layout of this forward pass.
 
     Raises:
-        RuntimeError: the model passes no layout, or has dropout in its attention.
+        RuntimeError: the model passes no layout, or a mask of its own, or has dropout in its attention.
     """
     if layout is None:
         raise RuntimeError(
             f"{type(module).__name__} did not pass the keyword 'layout' to its attention, so sequences that are "
             "packed in one row would see each other. Choose another model."
+        )
+    if attention_mask is not None:
+        raise RuntimeError(
+            f"{type(module).__name__} gives its attention a mask of its own, and a packed row is computed without it. "
+            "Choose another model."
         )
     if dropout:
         raise RuntimeError(

@@ -81,8 +81,8 @@ class EmbeddedEngine:
         """Share or load the weights; see ``ServedWeights``.
 
         Raises:
-            ConfigError: the model cannot be loaded, an end-of-sequence id is not in its vocabulary, sequences may grow
-                to where the model rotates all their tokens anew, or an adapter is to be served beside a copy.
+            ConfigError: the model cannot be loaded, an end-of-sequence id is not in its vocabulary, sequences may
+                outgrow its positions or reach where it rotates anew, or an adapter is to be served beside a copy.
             RolloutError: the engine was started before.
         """
         self._require("start", EmbeddedState.NEW)
@@ -100,6 +100,7 @@ class EmbeddedEngine:
                 f"of {spec.model_path} does not belong to its weights",
                 code="model/end-token-unknown",
             )
+        lm.require_positions(spec.max_length)
         lm.ropes.require_constant(spec.max_length, spec.model_path)
         with self._lane.entered():
             self._batch = self._new_batch(lm)
