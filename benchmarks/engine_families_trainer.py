@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlhf_core.contracts import ComponentRef, PolicyObjective, RoleSpec, VisionSpec
-from rlhf_core.media import Expanded, ImageReader, MediaDesk, MediaOptions
+from rlhf_core.media import Expanded, ImageReader, MediaLoader, MediaOptions
 from rlhf_core.plugins import load
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.torch_backend import TorchBackend
@@ -49,7 +49,7 @@ class Trainer:
         if sees:
             model = ImageTextModel(VlmConfig(**TILED.get(family, {})))
             tokens = model.family(str(folder), trust_remote_code=False).tokens
-            self.images = ImageReader(MediaDesk(MediaOptions(folder=str(media))), tokens)
+            self.images = ImageReader(MediaLoader(MediaOptions(folder=str(media))), tokens)
 
     def module(self) -> torch.nn.Module | None:
         """Nothing: the engine gets weights as from another process."""
@@ -68,7 +68,7 @@ class Trainer:
         found = []
         for number, row in enumerate(rows):
             count = row.count(marker)
-            taken = [self.images.desk.take(picture(number), self.media) for _ in range(count)]
+            taken = [self.images.loader.take(picture(number), self.media) for _ in range(count)]
             found.append(self.images.expand(row, taken))
         return found
 

@@ -22,7 +22,7 @@ import torch
 from rlhf_core import Component, hookimpl
 from rlhf_core.contracts import Advantages, RewardBatch
 from rlhf_core.plugins import GROUP, Candidate, Plugins, empty, register
-from rlhf_trainer.loop.hearers import observe
+from rlhf_trainer.loop.listeners import observe
 
 ROUNDS, CALLS = 7, 2000
 OBSERVERS = (0, 1, 5, 20)

@@ -6,7 +6,7 @@ import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_core import long_work
-from rlhf_core.long_work import told_if_long
+from rlhf_core.long_work import log_if_long
 
 
 def wait_for_lines(caplog, count):
@@ -19,7 +19,7 @@ def wait_for_lines(caplog, count):
 def test_long_work_is_told_again_and_again_and_no_more_when_it_is_over(caplog, monkeypatch):
     monkeypatch.setattr(long_work, "FIRST_S", 0.01)
     monkeypatch.setattr(long_work, "EVERY_S", 0.01)
-    with told_if_long("merging x"):
+    with log_if_long("merging x"):
         wait_for_lines(caplog, 2)
 
     told = list(caplog.messages)
@@ -29,7 +29,7 @@ def test_long_work_is_told_again_and_again_and_no_more_when_it_is_over(caplog, m
 
 
 def test_short_work_and_a_failure_are_silent(caplog):
-    with pytest.raises(ValueError, match="broken"), told_if_long("merging x"):
+    with pytest.raises(ValueError, match="broken"), log_if_long("merging x"):
         raise ValueError("broken")
 
     assert caplog.messages == []

@@ -11,7 +11,7 @@ from rlhf_core.component import Registered
 from rlhf_core.contracts import ComponentRef
 from rlhf_core.plugins import FORMER, GROUP, empty, load, unregistered
 from rlhf_testing.errors import has_code
-from rlhf_trainer.loop.hearers import observe
+from rlhf_trainer.loop.listeners import observe
 
 LOSSES = "rlhf_policy_losses"
 

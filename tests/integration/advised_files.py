@@ -351,7 +351,7 @@ FILES = {
             then="train --output elsewhere --resume other/checkpoints/step-00000002 --steps 3",
         )
     ],
-    "rlhf_trainer/loop/hearers.py:build_observers": [
+    "rlhf_trainer/loop/listeners.py:build_observers": [
         FileCase(
             words="train --observers.use hears.py:Hears",
             prepare=lambda: Path("hears.py").write_text("class Hears:\n    pass\n"),

@@ -83,7 +83,7 @@ async def request_with_images(vision):
     backend = made.backend(
         **({} if vision else {"vision": None, "model_path": str(write_tiny_model(Path("text")))})
     )
-    image = made.images.desk.take(noisy(24, 16), Path())
+    image = made.images.loader.take(noisy(24, 16), Path())
     tokens = made.family.tokens
     read = made.images.expand((5, tokens.marker_id, 6), (image,))
     engine = EmbeddedEngine(EmbeddedEngineConfig())
@@ -139,7 +139,7 @@ def reader_of(name):
 def sized(limits):
     """Take the tokens of an image of which a family chooses the size."""
     made = stage("llava")
-    image = made.images.desk.take(noisy(24, 16), Path())
+    image = made.images.loader.take(noisy(24, 16), Path())
     if limits:
         image = replace(image, limits=replace(image.limits, max_pixels=100))
     made.family.tokens.tokens_of(image)

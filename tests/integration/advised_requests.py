@@ -22,7 +22,7 @@ from rlhf_config.isolation import IsolationOptions
 from rlhf_core import Config
 from rlhf_core.component import ComponentRef
 from rlhf_core.contracts import Action, Observation, Stop, Task, Uid
-from rlhf_core.media import ImageReader, MediaDesk, MediaOptions
+from rlhf_core.media import ImageReader, MediaLoader, MediaOptions
 from rlhf_guard.environments.chosen import Environments
 from rlhf_guard.environments.host import EnvironmentHost
 from rlhf_guard.environments.listening import token_of
@@ -144,7 +144,7 @@ def played(times, max_length, delay_s, **limits):
 
 
 def image_of_request(sees):
-    reader = ImageReader(MediaDesk(MediaOptions(folder="media")), Pads()) if sees else None
+    reader = ImageReader(MediaLoader(MediaOptions(folder="media")), Pads()) if sees else None
     RequestImages(reader, ignores_overrides=False).part(of_chat(ONE), "messages[0]")
 
 

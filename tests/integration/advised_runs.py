@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+from rlhf_plugin_supervised.training.course import ExampleState, check_sizes
 from tests.core.conftest import trajectory
 from tests.libs.trainer.learning.test_served_weights import engine_with
 from tests.libs.trainer.loop.test_restore import Role, point
@@ -23,7 +24,6 @@ from rlhf_plugin_lab.replay.command import held
 from rlhf_plugin_loggers.wandb_logger import WandbConfig, WandbLogger
 from rlhf_plugin_sources.jsonl_stream import JsonlStream, JsonlStreamConfig
 from rlhf_plugin_supervised.training.command import sft
-from rlhf_plugin_supervised.training.course import ExampleState, check_sizes
 from rlhf_plugin_supervised.training.drawn import with_drawn_rows
 from rlhf_plugin_supervised.training.imitation.sft_options import SFT
 from rlhf_trainer.durable import checkpoint
@@ -175,7 +175,7 @@ RUNS_GOING_ON = {
             told={"put them back": {"now": 8}, "start a new run in another --output": {"was": 0}},
         )
     ],
-    "rlhf_plugin_supervised/training/course.py:check_sizes": [
+    "rlhf_plugin_supervised/training/trainer.py:check_sizes": [
         Advised(
             call=sizes,
             wrong={"was": [8, 2], "now": [9, 2]},

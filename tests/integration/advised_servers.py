@@ -12,7 +12,7 @@ from tests.plugins.endpoint.test_images import ONE
 from tests.plugins.inference.evaluate.remote.conftest import FakeServer
 from tests.plugins.inference.evaluate.remote.test_client import answers
 
-from rlhf_core.media import ImageReader, MediaDesk, MediaOptions
+from rlhf_core.media import ImageReader, MediaLoader, MediaOptions
 from rlhf_plugin_inference.chat.conversation import ChatHistory
 from rlhf_plugin_inference.chat.slash_commands import apply
 from rlhf_plugin_inference.chat.speaker import Speaker
@@ -37,7 +37,7 @@ def speaker(sees, max_length=256):
         seed=0,
         piece=0,
         max_length=max_length,
-        images=ImageReader(MediaDesk(MediaOptions(folder="media")), Pads()) if sees else None,
+        images=ImageReader(MediaLoader(MediaOptions(folder="media")), Pads()) if sees else None,
     )
 
 

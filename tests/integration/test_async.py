@@ -14,7 +14,7 @@ from tests.cases import one_in
 
 from rlhf_plugin_local.engine.batch import Batch
 from rlhf_trainer.durable.ledger import replay
-from rlhf_trainer.loop.trainer import Trainer
+from rlhf_trainer.loop.rl_trainer import RLTrainer
 
 from .forked_runs import QUIET, run_in_a_fork
 
@@ -95,7 +95,7 @@ def own_threads() -> set[str]:
 def test_a_signal_beside_training_ends_the_run_between_steps_and_it_goes_on(
     train, workspace, monkeypatch
 ):
-    whole = Trainer.step
+    whole = RLTrainer.step
 
     async def step_and_signal(self):
         finished = await whole(self)
@@ -104,10 +104,10 @@ def test_a_signal_beside_training_ends_the_run_between_steps_and_it_goes_on(
         return finished
 
     flags = (*SMALL, *IN_FLIGHT, *BESIDE)
-    monkeypatch.setattr(Trainer, "step", step_and_signal)
+    monkeypatch.setattr(RLTrainer, "step", step_and_signal)
     assert len(numbers(train("run", *flags, code=130))) == 3
     assert not own_threads()
-    monkeypatch.setattr(Trainer, "step", whole)
+    monkeypatch.setattr(RLTrainer, "step", whole)
 
     assert len(numbers(train("run", *flags, "--resume", "auto"))) == 6
 

@@ -11,7 +11,7 @@ from tests.cases import one_in
 
 from rlhf_core.storage.faults import PHASES
 from rlhf_trainer.durable.ledger import replay
-from rlhf_trainer.loop.trainer import Trainer
+from rlhf_trainer.loop.rl_trainer import RLTrainer
 
 from .forked_runs import (
     CHECKPOINT_EVERY,
@@ -121,7 +121,7 @@ def test_an_interrupted_run_saves_and_resumes_to_the_same_numbers(workspace, uni
 
 
 def be_terminated_in_step_5():
-    whole = Trainer.step
+    whole = RLTrainer.step
 
     async def step_and_signal(self):
         result = await whole(self)
@@ -129,4 +129,4 @@ def be_terminated_in_step_5():
             os.kill(os.getpid(), signal.SIGTERM)
         return result
 
-    Trainer.step = step_and_signal
+    RLTrainer.step = step_and_signal

@@ -91,7 +91,7 @@ def resolved(model, estimator, loss, correction):
 
 
 async def one_step(run, roles, batch):
-    """What ``Trainer.step`` does after sampling, for one update."""
+    """What ``RLTrainer.step`` does after sampling, for one update."""
     demands = demands_of(run)
     outputs = await ask_models(batch, roles, demands)
     estimator = run.one("algo.advantage.estimator")

@@ -111,8 +111,8 @@ def check(
 ) -> None:
     """Report the form of the rows, list rows that a run cannot use, and print the command to run next; exit code 1 if
     there is a bad row."""
-    from rlhf_core.media.desk import MediaDesk, MediaOptions
     from rlhf_core.media.inspecting import MediaLimits
+    from rlhf_core.media.loader import MediaLoader, MediaOptions
     from rlhf_data.checking import Expectations
 
     limits = MediaLimits(
@@ -134,7 +134,7 @@ def check(
         columns=columns,
         format=_format(prompt_key, template, system_prompt, chat),
         image_key=image_key,
-        desk=MediaDesk(MediaOptions(limits=limits, allow_urls=allow_image_urls)),
+        loader=MediaLoader(MediaOptions(limits=limits, allow_urls=allow_image_urls)),
         label_key=label_key,
         id_key=id_key,
         renderer=_renderer(model, control_words),
@@ -170,7 +170,7 @@ def show(
     image_key: ImageKey = None,
 ) -> None:
     """Print the first rows, and the prompts or conversations made of them, as the model would read them."""
-    from rlhf_core.media.desk import MediaDesk, MediaOptions
+    from rlhf_core.media.loader import MediaLoader, MediaOptions
     from rlhf_data.chat.template_kwargs import renderer_of
     from rlhf_data.checking import Expectations, SetReader
     from rlhf_data.forms.form import RowKind
@@ -187,10 +187,10 @@ def show(
         format=_format(prompt_key, template, system_prompt, chat),
     )
     renderer = _renderer(model)
-    desk = MediaDesk(MediaOptions())
+    loader = MediaLoader(MediaOptions())
     for spec in files:
         source = open_source(spec, split=split)
-        images = RowImages(desk=desk, key=image_key, folder=start_of_paths(spec))
+        images = RowImages(loader=loader, key=image_key, folder=start_of_paths(spec))
         found = formed(source, expected.columns, tuple(RowKind), spec=spec)
         reader = SetReader(found, expected)
         for index, row, own in zip(range(n), source.scan(), found.source.scan(), strict=False):

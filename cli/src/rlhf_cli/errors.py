@@ -101,7 +101,7 @@ class ErrorReport:
 
 
 _form: ContextVar[Form] = ContextVar("form", default=Form.TEXT)
-_told: ContextVar[bool] = ContextVar("told", default=False)
+_shown: ContextVar[bool] = ContextVar("shown", default=False)
 
 
 def split_form(arguments: Sequence[str]) -> tuple[Form, list[str]]:
@@ -126,7 +126,7 @@ def split_form(arguments: Sequence[str]) -> tuple[Form, list[str]]:
 def write_as(form: Form) -> None:
     """Write the errors of this context in ``form`` from now on; none is written yet."""
     _form.set(form)
-    _told.set(False)
+    _shown.set(False)
 
 
 def is_json() -> bool:
@@ -161,9 +161,9 @@ def report(kind: str, message: str, exit_code: int, code: str | None = None) -> 
     )
 
 
-def has_told() -> bool:
+def was_shown() -> bool:
     """True when an error was written in this context."""
-    return _told.get()
+    return _shown.get()
 
 
 def tell(text: str, as_object: ErrorReport) -> None:
@@ -171,7 +171,7 @@ def tell(text: str, as_object: ErrorReport) -> None:
 
     A terminal that is gone may be why a run ended, which its exit code and the run folder say too.
     """
-    _told.set(True)
+    _shown.set(True)
     with suppress(OSError):
         print(json.dumps(asdict(as_object)) if is_json() else text, file=sys.stderr)
 

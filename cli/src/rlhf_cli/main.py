@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str], form: errors.Form) -> int:
     errors.write_as(form)
     code = _code_of(arguments)
-    if code != 0 and not errors.has_told():
+    if code != 0 and not errors.was_shown():
         errors.tell_program("CommandFailed", "what was printed before says why", code)
     return code
 

@@ -321,10 +321,10 @@ def _learned(sample: Sample) -> str:
     """Return the numbers of a row of examples as text; one that ``right`` is 0 or 1 for is told right or wrong."""
     label = "" if "chosen" not in sample else "chosen" if sample["chosen"] else "rejected"
     numbers = dict(sample["rewards"])
-    told = ""
+    verdict = ""
     if numbers.get("right") in (0.0, 1.0):
-        told = "right" if numbers.pop("right") else "wrong"
-    words = [*(f"{name} {value:.4g}" for name, value in numbers.items()), *filter(None, [told])]
+        verdict = "right" if numbers.pop("right") else "wrong"
+    words = [*(f"{name} {value:.4g}" for name, value in numbers.items()), *filter(None, [verdict])]
     parts = [label, f"score {sample['reward']:.4g}", ", ".join(words)]
     return "  ".join(filter(None, [*parts, "truncated" if sample["truncated"] else ""]))
 

@@ -33,7 +33,7 @@ from rlhf_config.checks.named_columns import named_columns
 from rlhf_core import ConfigError, MissingDependency, RLHFError, UnknownComponent
 from rlhf_core.contracts import Accelerator, RunResult
 from rlhf_core.plugins import Plugins, load
-from rlhf_trainer.loop.hearers import build_loggers, build_observers
+from rlhf_trainer.loop.listeners import build_loggers, build_observers
 
 from .errors import report, tell
 from .gpus import gpu_layers, idle_gpus

@@ -117,8 +117,8 @@ class Checked(Generic[AnswerT]):
         if hasattr(self.component, "state_dict") and not isinstance(
             self.component, torch.nn.Module
         ):
-            told = "what has a state_dict(), which no checkpoint keeps: that of a reward shaper is kept"
-            raise wrong_answer(f"{self.who}: its factory", self.component, "no state", told=told)
+            shown = "what has a state_dict(), which no checkpoint keeps: that of a reward shaper is kept"
+            raise wrong_answer(f"{self.who}: its factory", self.component, "no state", shown=shown)
 
     def __call__(self, *given: Any) -> AnswerT:
         """Return the component's answer.
@@ -180,7 +180,7 @@ class Checked(Generic[AnswerT]):
             wanted = "rlhf_core.contracts.Metric(total, count) of two numbers"
             self._require(all(one), f"metrics[{name!r}]", metric, wanted)
 
-    def _require(self, ok: bool, name: str, found: object, wanted: object, told: str = "") -> None:
-        """Refuse the answer, or its field of this name; ``told`` says what is wrong with it, if not all is."""
+    def _require(self, ok: bool, name: str, found: object, wanted: object, shown: str = "") -> None:
+        """Refuse the answer, or its field of this name; ``shown`` says what is wrong with it, if not all is."""
         if not ok:
-            raise wrong_answer(self.who, found, wanted, field=name, told=told)
+            raise wrong_answer(self.who, found, wanted, field=name, shown=shown)

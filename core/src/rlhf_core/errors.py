@@ -141,11 +141,11 @@ class ResumeError(_UserMistake, CheckpointError, code="resume/refused"):
 
 
 def wrong_answer(
-    who: str, answer: object, wanted: object, *, field: str = "", told: str = ""
+    who: str, answer: object, wanted: object, *, field: str = "", shown: str = ""
 ) -> PluginError:
-    """Return the error for an answer, or one of its fields, that is not what the kind promises; ``told`` says what is
+    """Return the error for an answer, or one of its fields, that is not what the kind promises; ``shown`` says what is
     wrong with it, if not all is."""
-    told = told or f"{' '.join(repr(answer).split()):.60} ({type(answer).__name__})"
+    shown = shown or f"{' '.join(repr(answer).split()):.60} ({type(answer).__name__})"
     fix = ". Write it without async." if iscoroutine(answer) else ""
-    what = f"{field} of {told}" if field else told
+    what = f"{field} of {shown}" if field else shown
     return PluginError(f"{who} returned {what}; expected {wanted}{fix}", code="plugin/wrong-answer")

@@ -17,7 +17,7 @@ EVERY_S = 30.0
 
 
 @contextmanager
-def told_if_long(doing: str) -> Iterator[None]:
+def log_if_long(doing: str) -> Iterator[None]:
     """Say what the body does and for how long, after ``FIRST_S`` seconds and then each ``EVERY_S``.
 
     The lines are warnings, so that commands without a run's log show them, too. A thread of its own writes them, since
@@ -28,16 +28,20 @@ def told_if_long(doing: str) -> Iterator[None]:
     """
     begin, over = time.monotonic(), threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         wait = FIRST_S
         while not over.wait(wait):
             log.warning("%s: %.0f s so far", doing, time.monotonic() - begin)
             wait = EVERY_S
 
-    teller = threading.Thread(target=tell, name="told_if_long", daemon=True)
-    teller.start()
+    reporter = threading.Thread(target=report, name="log_if_long", daemon=True)
+    reporter.start()
     try:
         yield
     finally:
         over.set()
-        teller.join()
+        reporter.join()
+
+
+told_if_long = log_if_long
+"""Old name, for one release."""

@@ -181,9 +181,9 @@ def load(words: str | None = None, *, component: str | None = None) -> Plugins:
         except Exception as error:  # a plugin may raise anything; it stays with that plugin
             plugins.failed.append(FailedPlugin(candidate.name, candidate.origin, error))
         except SystemExit as error:
-            told = PluginError(f"it {headline(error)}", code="plugin/exited")
-            told.__cause__ = error
-            plugins.failed.append(FailedPlugin(candidate.name, candidate.origin, told))
+            failure = PluginError(f"it {headline(error)}", code="plugin/exited")
+            failure.__cause__ = error
+            plugins.failed.append(FailedPlugin(candidate.name, candidate.origin, failure))
     return plugins
 
 
@@ -281,9 +281,9 @@ def unregistered() -> list[FailedPlugin]:
     for name, distribution in _without_plugin().items():
         if name.startswith(("rlhf_plugin_", "rlhf_env_")):
             own = _plugin_name(name)
-            told = f"it has no entry point in {GROUP!r}, so nothing of it is found. Add {own} = {name!r} "
-            told += f'below [project.entry-points."{GROUP}"] of its pyproject.toml, and install it again.'
-            error = PluginError(told, code="plugin/no-entry-point")
+            problem = f"it has no entry point in {GROUP!r}, so nothing of it is found. Add {own} = {name!r} "
+            problem += f'below [project.entry-points."{GROUP}"] of its pyproject.toml, and install it again.'
+            error = PluginError(problem, code="plugin/no-entry-point")
             found.append(FailedPlugin(own, origin_of(distribution), error))
     return found
 

@@ -8,7 +8,7 @@ from rlhf.callbacks import StepRecorder, add_callback
 from rlhf_core import ConfigError, plugins
 from rlhf_core.contracts import EndRun, Observer
 from rlhf_testing.errors import has_code
-from rlhf_trainer.loop.hearers import observe
+from rlhf_trainer.loop.listeners import observe
 
 
 @pytest.fixture

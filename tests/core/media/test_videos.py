@@ -13,8 +13,8 @@ from tests.images import noisy, saved
 from rlhf_core.batch.media_columns import media_rows, media_spans
 from rlhf_core.contracts import Trajectory, Turn, Uid
 from rlhf_core.media import videos
-from rlhf_core.media.desk import Intake, MediaDesk, MediaOptions
 from rlhf_core.media.inspecting import MediaLimits
+from rlhf_core.media.loader import Intake, MediaLoader, MediaOptions
 from rlhf_core.media.parts import plain_messages, references_in
 from rlhf_core.media.problem import MediaProblem
 from rlhf_core.media.processor_text import ProcessorText
@@ -27,8 +27,10 @@ IMAGE, VIDEO, PAD = 90, 91, 92
 
 
 @pytest.fixture
-def desk(tmp_path) -> MediaDesk:
-    return MediaDesk(MediaOptions(folder=str(tmp_path / "media"), limits=MediaLimits(max_images=6)))
+def loader(tmp_path) -> MediaLoader:
+    return MediaLoader(
+        MediaOptions(folder=str(tmp_path / "media"), limits=MediaLimits(max_images=6))
+    )
 
 
 def chat(*parts: dict) -> list[dict]:
@@ -39,8 +41,8 @@ def video(frames: object = FRAMES, **more: object) -> dict:
     return {"type": "video", "video": frames, **({"fps": 2.0} if not more else {}), **more}
 
 
-def test_frames_are_references_with_places_in_time(desk):
-    (message,) = desk.messages(chat(video(), {"type": "text", "text": "what?"}))
+def test_frames_are_references_with_places_in_time(loader):
+    (message,) = loader.messages(chat(video(), {"type": "text", "text": "what?"}))
 
     first, second, third = references_in([message])
     assert [one.frame for one in (first, second, third)] == [
@@ -48,15 +50,15 @@ def test_frames_are_references_with_places_in_time(desk):
         for index, seconds in enumerate((0.0, 0.5, 1.0))
     ]
     assert message["content"][0]["type"] == "video"
-    assert desk.store.read(second) == saved(FRAMES[1])
-    assert desk.messages([message]) == (message,)
+    assert loader.store.read(second) == saved(FRAMES[1])
+    assert loader.messages([message]) == (message,)
     assert MediaRef.of(json.loads(json.dumps(second.fields()))) == second
 
 
-def test_frames_of_two_files_of_the_same_bytes_are_kept_once(desk):
-    desk.messages(chat(video([FRAMES[0], FRAMES[0], FRAMES[0]])))
+def test_frames_of_two_files_of_the_same_bytes_are_kept_once(loader):
+    loader.messages(chat(video([FRAMES[0], FRAMES[0], FRAMES[0]])))
 
-    files = [path for path in desk.store.folder.rglob("*") if path.is_file()]
+    files = [path for path in loader.store.folder.rglob("*") if path.is_file()]
     assert len(files) == 1
 
 
@@ -69,19 +71,19 @@ def test_frames_of_two_files_of_the_same_bytes_are_kept_once(desk):
         lambda one: "data:image/png;base64," + base64.b64encode(saved(one)).decode(),
     ],
 )
-def test_frames_may_be_given_in_every_form_of_images(desk, given):
-    whole = desk.messages(chat(video([given(one) for one in FRAMES])))
+def test_frames_may_be_given_in_every_form_of_images(loader, given):
+    whole = loader.messages(chat(video([given(one) for one in FRAMES])))
 
-    assert references_in(whole) == references_in(desk.messages(chat(video())))
+    assert references_in(whole) == references_in(loader.messages(chat(video())))
 
 
-def test_frames_may_be_files_beside_the_rows(desk, tmp_path):
+def test_frames_may_be_files_beside_the_rows(loader, tmp_path):
     for number, one in enumerate(FRAMES):
         (tmp_path / f"{number}.png").write_bytes(saved(one))
 
-    whole = desk.messages(chat(video(["0.png", "1.png", "2.png"])), folder=tmp_path)
+    whole = loader.messages(chat(video(["0.png", "1.png", "2.png"])), folder=tmp_path)
 
-    assert references_in(whole) == references_in(desk.messages(chat(video())))
+    assert references_in(whole) == references_in(loader.messages(chat(video())))
 
 
 @pytest.mark.parametrize(
@@ -93,18 +95,18 @@ def test_frames_may_be_files_beside_the_rows(desk, tmp_path):
         ({"timestamps": None, "fps": 1.0}, [0, 1, 2], 1.0),
     ],
 )
-def test_times_are_a_rate_or_seconds(desk, times, seconds, rate):
-    frames = references_in(desk.messages(chat(video(**times))))
+def test_times_are_a_rate_or_seconds(loader, times, seconds, rate):
+    frames = references_in(loader.messages(chat(video(**times))))
 
     assert [one.frame.time_s for one in frames] == seconds
     assert {one.frame.rate for one in frames} == {rate}
 
 
-def test_without_times_frames_count_as_24_a_second_with_one_warning(desk, caplog):
+def test_without_times_frames_count_as_24_a_second_with_one_warning(loader, caplog):
     videos._warn_of_rate.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            frames = references_in(desk.messages(chat({"type": "video", "video": FRAMES})))
+            frames = references_in(loader.messages(chat({"type": "video", "video": FRAMES})))
 
     assert frames[2].frame == Frame(index=2, count=3, time_s=2 / 24, rate=24.0)
     assert [record.getMessage() for record in caplog.records] == [
@@ -136,24 +138,24 @@ def test_without_times_frames_count_as_24_a_second_with_one_warning(desk, caplog
         (video(FRAMES * 3), "there are 9 images in one sequence, --data.max_images allows 6"),
     ],
 )
-def test_what_is_no_video_of_frames_is_named(desk, part, reason):
+def test_what_is_no_video_of_frames_is_named(loader, part, reason):
     with pytest.raises(MediaProblem, match=reason):
-        desk.messages(chat(part))
+        loader.messages(chat(part))
 
 
-def test_the_area_of_a_frame_is_the_nearest_limit(desk):
+def test_the_area_of_a_frame_is_the_nearest_limit(loader):
     intake = Intake(pixels=PixelLimits(min_pixels=4, max_pixels=64))
 
-    found = references_in(desk.messages(chat(video(fps=1, max_pixels=32)), intake=intake))
+    found = references_in(loader.messages(chat(video(fps=1, max_pixels=32)), intake=intake))
 
     assert {one.limits for one in found} == {PixelLimits(min_pixels=4, max_pixels=32)}
 
 
-def test_videos_cross_processes_as_plain_values(desk):
+def test_videos_cross_processes_as_plain_values(loader):
     plain = plain_messages(chat(video()))
 
-    assert references_in(desk.messages(json.loads(json.dumps(plain)))) == references_in(
-        desk.messages(chat(video()))
+    assert references_in(loader.messages(json.loads(json.dumps(plain)))) == references_in(
+        loader.messages(chat(video()))
     )
 
 
@@ -219,15 +221,15 @@ def test_other_places_than_videos_are_refused(ids):
         expanded(ids, frames(2), Tokens())
 
 
-def test_a_model_of_single_images_names_the_video(desk):
-    reader = ImageReader(desk, Still())
+def test_a_model_of_single_images_names_the_video(loader):
+    reader = ImageReader(loader, Still())
     for refused in (lambda: reader.messages(chat(video())), lambda: reader.expand([], frames(2))):
         with pytest.raises(MediaProblem, match="the model reads single images alone; choose"):
             refused()
 
 
-def test_a_run_that_reads_no_videos_says_why(desk):
-    reader = ImageReader(desk, Tokens(), no_videos="this engine reads single images alone")
+def test_a_run_that_reads_no_videos_says_why(loader):
+    reader = ImageReader(loader, Tokens(), no_videos="this engine reads single images alone")
 
     with pytest.raises(MediaProblem, match="frames of a video; this engine reads single images"):
         reader.messages(chat(video()))

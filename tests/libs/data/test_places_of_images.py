@@ -2,14 +2,14 @@
 
 from tests.images import noisy, saved
 
-from rlhf_core.media.desk import MediaDesk, MediaOptions
+from rlhf_core.media.loader import MediaLoader, MediaOptions
 from rlhf_data.row_images import RowImages
 
 
 def test_a_place_of_another_trainer_stays_a_word_and_is_named_once(tmp_path, caplog):
     (tmp_path / "a.png").write_bytes(saved(noisy(6, 4)))
-    desk = MediaDesk(MediaOptions(folder=str(tmp_path / "media")))
-    images = RowImages(desk=desk, folder=tmp_path)
+    loader = MediaLoader(MediaOptions(folder=str(tmp_path / "media")))
+    images = RowImages(loader=loader, folder=tmp_path)
 
     def texts(text):
         prompt = ({"role": "user", "content": text},)

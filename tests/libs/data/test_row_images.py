@@ -4,7 +4,7 @@ import pytest
 from tests.images import noisy, refused, saved
 
 from rlhf_core.errors import DataError
-from rlhf_core.media.desk import MediaDesk, MediaOptions
+from rlhf_core.media.loader import MediaLoader, MediaOptions
 from rlhf_core.media.problem import MediaProblem
 from rlhf_core.media.processor_text import ProcessorText
 from rlhf_core.media.reader import ImageReader
@@ -52,7 +52,7 @@ def seeing() -> TokenizerRenderer:
 def reader(tmp_path, seeing) -> ImageReader:
     (marker,) = seeing.encode("~")
     return ImageReader(
-        MediaDesk(MediaOptions(folder=str(tmp_path / "run/media"))), Tokens(marker), "images"
+        MediaLoader(MediaOptions(folder=str(tmp_path / "run/media"))), Tokens(marker), "images"
     )
 
 
@@ -78,7 +78,7 @@ def test_a_task_has_markers_and_references(tmp_path, write_rows, load, seeing, r
     assert seeing.decode(seen.prompt_ids) == "x~y"
     assert [(image.width, image.height) for image in seen.media] == [(6, 4)]
     assert seen.row == {"prompt": "x<image>y", "images": [seen.media[0].fields()], "answer": 3}
-    assert reader.desk.store.path(seen.media[0]).read_bytes() == (tmp_path / "a.png").read_bytes()
+    assert reader.loader.store.path(seen.media[0]).read_bytes() == (tmp_path / "a.png").read_bytes()
     assert plain.media == ()
     assert seeing.decode(plain.prompt_ids) == "no image"
 
@@ -211,10 +211,10 @@ def test_images_are_kept_when_their_task_is_made_and_decoded_by_nobody_here(
     path = write_rows([{"prompt": "a", "images": [f"{number}.png"]} for number in range(40)])
 
     tasks = load(path)
-    assert not reader.desk.store.folder.exists()
+    assert not reader.loader.store.folder.exists()
     tasks.task(3, 0)
 
-    (kept,) = (one for one in reader.desk.store.folder.rglob("*") if one.is_file())
+    (kept,) = (one for one in reader.loader.store.folder.rglob("*") if one.is_file())
     assert kept.resolve() == tmp_path / "3.png"
 
 
@@ -233,7 +233,7 @@ def test_an_image_that_changed_since_the_start_is_named_by_its_row(tmp_path, wri
 
 def looks_itself(reader, **options) -> ImageReader:
     """The reader without the name of a column."""
-    return ImageReader(reader.desk, reader.tokens, **options)
+    return ImageReader(reader.loader, reader.tokens, **options)
 
 
 @pytest.mark.parametrize("column", ["images", "image"])
@@ -348,7 +348,7 @@ def test_responses_to_imitate_have_the_images_of_their_prompts(
     assert found.actions_of(0).tolist() == [*seeing.encode("no"), 2]
     (span,) = found.media_of(0)
     assert (span.start, span.length, span.image.width) == (3, 3, 3)
-    assert (reader.desk.store.folder / span.image.file_name).is_file()
+    assert (reader.loader.store.folder / span.image.file_name).is_file()
     assert found.media_of(1) == ()
 
 

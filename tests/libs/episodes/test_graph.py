@@ -283,7 +283,7 @@ def test_a_long_linear_episode_is_one_array(graph, answer):
 
     assert one.token_ids.tolist() == path[:-1]
     assert len(one.turns) == 1000
-    assert sum(len(strand._own) for strand in graph._strands) < 2 * len(path)
+    assert sum(len(branch._own) for branch in graph._branches) < 2 * len(path)
 
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=4)

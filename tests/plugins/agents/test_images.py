@@ -25,8 +25,8 @@ from rlhf_core.contracts import (
 from rlhf_core.media import (
     Frame,
     ImageReader,
-    MediaDesk,
     MediaLimits,
+    MediaLoader,
     MediaOptions,
     MediaRef,
     ProcessorText,
@@ -112,7 +112,7 @@ class Shows:
 
 def context(engine, folder, make=None, *, max_length=1000, images=True, max_images=16):
     limits = MediaLimits(max_images=max_images)
-    reader = ImageReader(MediaDesk(MediaOptions(folder=str(folder), limits=limits)), Pads())
+    reader = ImageReader(MediaLoader(MediaOptions(folder=str(folder), limits=limits)), Pads())
     return RolloutContext(
         engine=engine,
         renderer=RENDERER,

@@ -27,7 +27,7 @@ from rlhf_core.contracts import (
     Uid,
     VisionSpec,
 )
-from rlhf_core.media import MediaDesk, MediaLimits, MediaOptions, references_in
+from rlhf_core.media import MediaLimits, MediaLoader, MediaOptions, references_in
 from rlhf_core.plugins import load
 from rlhf_core.rng import seed_of
 from rlhf_episodes import EpisodeGraph
@@ -187,7 +187,7 @@ def test_an_image_of_each_turn_is_read_trained_and_agrees(stage, backend, agent)
 
 
 def references_in_store(stage, image):
-    return stage.images.desk.take(saved(image), stage.media)
+    return stage.images.loader.take(saved(image), stage.media)
 
 
 def test_equal_words_about_other_images_are_other_questions(stage, backend):
@@ -349,8 +349,10 @@ def test_an_agent_that_gives_up_for_too_many_images_is_truncated(play, tmp_path)
         assert reply.json()["error"]["code"] == "too_many_images"
         raise RuntimeError("the agent gives up")
 
-    desk = MediaDesk(MediaOptions(folder=str(tmp_path / "media"), limits=MediaLimits(max_images=2)))
-    (row,) = play(agent, context=replace(play.context(), images=FakeReader(desk)))
+    loader = MediaLoader(
+        MediaOptions(folder=str(tmp_path / "media"), limits=MediaLimits(max_images=2))
+    )
+    (row,) = play(agent, context=replace(play.context(), images=FakeReader(loader)))
 
     assert row.metrics["end/context"] == 1.0
     assert row.metrics["turns"] == 1.0
@@ -382,8 +384,8 @@ def told(play, folder, content, *, role="user", route="chat/completions", **aske
     context = play.context()
     if folder is not None:
         limits = MediaLimits(max_images=2, max_pixels=5000)
-        desk = MediaDesk(MediaOptions(folder=str(folder / "media"), limits=limits))
-        context = replace(context, images=FakeReader(desk))
+        loader = MediaLoader(MediaOptions(folder=str(folder / "media"), limits=limits))
+        context = replace(context, images=FakeReader(loader))
     (row,) = play(agent, context=context)
     assert row.metrics["turns"] == 1.0
     return found
@@ -392,12 +394,12 @@ def told(play, folder, content, *, role="user", route="chat/completions", **aske
 class FakeReader:
     """Takes images in as a run does; its tokens are never asked for."""
 
-    def __init__(self, desk: MediaDesk) -> None:
-        self.desk = desk
+    def __init__(self, loader: MediaLoader) -> None:
+        self.loader = loader
         self.tokens = type("Tokens", (), {"never_sampled": (), "marker_id": -1})()
 
     def messages(self, messages, images=(), folder=None):
-        return self.desk.messages(messages, images, folder)
+        return self.loader.messages(messages, images, folder)
 
     def expand(self, token_ids, images):
         from rlhf_core.media import expanded

@@ -8,7 +8,7 @@ import rlhf_plugin_loggers
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.contracts import RunResult
 from rlhf_plugin_loggers.plain import PlainProgress
-from rlhf_trainer.loop.hearers import observe
+from rlhf_trainer.loop.listeners import observe
 
 METRICS = {"reward/mean": 0.5}
 FINISHED = RunResult(status="finished", steps=3, seconds=1.0)

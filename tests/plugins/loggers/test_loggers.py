@@ -19,7 +19,7 @@ from rlhf_cli.main import main
 from rlhf_core import RolloutError, component
 from rlhf_core.contracts import RolloutSample
 from rlhf_core.plugins import load
-from rlhf_trainer.loop.hearers import build_loggers
+from rlhf_trainer.loop.listeners import build_loggers
 
 ROOT = Path(__file__).parents[3]
 EVALUATED = {"eval": {"fraction": 0.25, "every": 2}}

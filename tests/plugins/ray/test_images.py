@@ -18,7 +18,7 @@ from tests.images import SHOWS, noisy, saved
 from tests.plugins.vllm.torchvision_path import search_path
 
 from rlhf_core.contracts import FinishedGroup, Task, Trajectory, TrajectoryColumns, Turn, Uid
-from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan
+from rlhf_core.media import MediaLoader, MediaOptions, MediaSpan
 from rlhf_plugin_ray.rollouts.group_messages import pack_done
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 
@@ -143,8 +143,8 @@ def taken(tmp_path):
     pixels = np.random.default_rng(0).bytes(128 * 128 * 3)  # which no format makes smaller
     content = saved(Image.frombytes("RGB", (128, 128), pixels))
     assert len(content) > 20_000
-    desk = MediaDesk(MediaOptions(folder=str(tmp_path / "media")))
-    return content, desk.take(content, tmp_path)
+    loader = MediaLoader(MediaOptions(folder=str(tmp_path / "media")))
+    return content, loader.take(content, tmp_path)
 
 
 def test_what_goes_to_a_worker_and_back_has_references_alone(taken):

@@ -7,7 +7,7 @@ from tests.images import noisy, saved
 
 from rlhf_core import ConfigError, PluginError, RewardError
 from rlhf_core.contracts import RewardResult, Turn
-from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan, SampleImage
+from rlhf_core.media import MediaLoader, MediaOptions, MediaSpan, SampleImage
 from rlhf_plugin_rewards import function
 from rlhf_plugin_rewards.config import FunctionConfig
 from rlhf_testing.errors import has_code
@@ -50,8 +50,8 @@ def score(uid, prompt, response, row, turns, token_ids, action_mask, truncated, 
 
 
 def test_images_are_files_that_the_function_opens(values, request_for, tmp_path):
-    desk = MediaDesk(MediaOptions(folder=str(tmp_path / "media")))
-    image = desk.take(saved(noisy(20, 12)), tmp_path)
+    loader = MediaLoader(MediaOptions(folder=str(tmp_path / "media")))
+    image = loader.take(saved(noisy(20, 12)), tmp_path)
     span = MediaSpan(start=0, length=1, image=image)
     shown = SampleImage(folder=str(tmp_path / "media"), span=span)
     source = """

@@ -78,7 +78,7 @@ def largest(backend: TorchBackend, batch: TrajectoryColumns) -> float:
 
 def two_images(stage: Stage) -> Expanded:
     images = stage.images
-    taken = [images.desk.take(turned(one, SIZES[one]), stage.media) for one in range(2)]
+    taken = [images.loader.take(turned(one, SIZES[one]), stage.media) for one in range(2)]
     marker = images.tokens.marker_id
     return images.expand([5, 9, marker, 12, 30, marker, 31], taken)
 

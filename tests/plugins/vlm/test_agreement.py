@@ -16,8 +16,8 @@ from rlhf_core import PluginError
 from rlhf_core.batch.media_columns import media_rows, media_spans
 from rlhf_core.contracts import ImageReaderSpec, TokenColumns, TrajectoryColumns
 from rlhf_core.media import (
-    MediaDesk,
     MediaLimits,
+    MediaLoader,
     MediaOptions,
     MediaProblem,
     MediaSpan,
@@ -106,16 +106,16 @@ def test_gradients_do_not_depend_on_the_cut(stage, batch):
 def test_log_probs_change_when_the_pixels_do_and_only_those_of_that_sequence(stage, backend, batch):
     """Each image of the batch in turn is replaced by one with its pixels in another order."""
     before = by_row(batch, backend.logprobs(batch))
-    desk = MediaDesk(MediaOptions(folder=str(stage.media)))
+    loader = MediaLoader(MediaOptions(folder=str(stage.media)))
     row_of = np.repeat(np.arange(len(batch)), batch.num_media)
     columns = batch.tokens.read()
     for index, span in enumerate(media_spans(batch.media)):
         size = (span.image.width, span.image.height)
         # The same colors, shuffled: what stays is what a blind model would see.
-        pixels = np.asarray(decode(desk.store.read(span.image))).reshape(-1, 3)
+        pixels = np.asarray(decode(loader.store.read(span.image))).reshape(-1, 3)
         shuffled = pixels[np.random.default_rng(0).permutation(len(pixels))]
         image = Image.frombytes("RGB", size, shuffled.tobytes())
-        changed = with_image(batch, index, desk.take(image, stage.media))
+        changed = with_image(batch, index, loader.take(image, stage.media))
 
         after = by_row(batch, backend.logprobs(changed))
 
@@ -166,7 +166,7 @@ def test_a_worker_takes_images_in_as_the_run_does(stage, all_plugins, tmp_path):
     )
     reader = open_image_reader(pickle.loads(pickle.dumps(told)), all_plugins)
 
-    taken = reader.desk.take(turned(1, (24, 16)), tmp_path)
+    taken = reader.loader.take(turned(1, (24, 16)), tmp_path)
     marker = reader.tokens.marker_id
 
     assert reader.key == "seen"

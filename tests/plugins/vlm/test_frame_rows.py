@@ -18,7 +18,7 @@ from transformers import AutoModelForImageTextToText
 from rlhf_cli.main import main
 from rlhf_core import DataError, PluginError
 from rlhf_core.contracts import TrainBatch, TrajectoryColumns
-from rlhf_core.media import ImageReader, MediaDesk, MediaOptions, references_in, seen_together
+from rlhf_core.media import ImageReader, MediaLoader, MediaOptions, references_in, seen_together
 from rlhf_data import (
     ConversationColumns,
     PairColumns,
@@ -74,7 +74,7 @@ def load(folder, stage):
             SequenceOptions(**options),
             stage.renderer,
             eos=stage.renderer.tokenizer.eos_token_id,
-            images=ImageReader(stage.images.desk, stage.images.tokens, "images"),
+            images=ImageReader(stage.images.loader, stage.images.tokens, "images"),
         ).columns
 
     return load
@@ -204,7 +204,7 @@ def test_another_family_names_the_row_and_the_way_out(tmp_path, folder, all_plug
             SequenceOptions(),
             stage.renderer,
             eos=1,
-            images=ImageReader(MediaDesk(MediaOptions()), stage.family.tokens),
+            images=ImageReader(MediaLoader(MediaOptions()), stage.family.tokens),
         )
 
 

@@ -21,7 +21,7 @@ from rlhf_core import ConfigError
 from rlhf_core.media import (
     Expanded,
     ImageReader,
-    MediaDesk,
+    MediaLoader,
     MediaOptions,
     MediaProblem,
     MediaStore,
@@ -162,7 +162,7 @@ def family(folder) -> VideoFamily:
 
 
 def read(folder: Path, family: VideoFamily, chat: Sequence[dict]) -> tuple[Expanded, SeenRow]:
-    reader = ImageReader(MediaDesk(MediaOptions(folder=str(folder / "media"))), family.tokens)
+    reader = ImageReader(MediaLoader(MediaOptions(folder=str(folder / "media"))), family.tokens)
     messages = reader.messages(chat)
     ids = TokenizerRenderer(load_tokenizer(str(folder))).render(messages)
     whole = reader.expand(ids, references_in(messages))

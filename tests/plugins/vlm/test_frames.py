@@ -15,7 +15,7 @@ from transformers import AutoModelForImageTextToText
 
 from rlhf_core.batch.media_columns import media_rows, media_spans
 from rlhf_core.contracts import TrajectoryColumns
-from rlhf_core.media import MediaDesk, MediaOptions, references_in, seen_together
+from rlhf_core.media import MediaLoader, MediaOptions, references_in, seen_together
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 from rlhf_torch.vision.pictures import PictureReader
@@ -79,7 +79,7 @@ def test_the_packed_trainer_agrees_with_transformers_on_each_row_alone(
 
 
 def test_positions_are_those_of_transformers(stage, batch, own):
-    reader = PictureReader(stage.family, stage.images.desk.store)
+    reader = PictureReader(stage.family, stage.images.loader.store)
     for row in range(len(batch)):
         inputs = own_inputs(stage, batch, row)
         named = {name: value for name, value in inputs.items() if "pixel" not in name}
@@ -141,10 +141,10 @@ def test_prompts_of_frames_in_another_order_are_other_prompts(batch):
 
 def test_pixels_of_each_frame_matter(stage, backend, batch):
     before = by_row(batch, backend.logprobs(batch))
-    desk = MediaDesk(MediaOptions(folder=str(stage.media)))
+    loader = MediaLoader(MediaOptions(folder=str(stage.media)))
     for index, span in enumerate(media_spans(batch.media[: int(batch.num_media[0])])):
         size = (span.image.width, span.image.height)
-        image = desk.take(clip(50 + index, 1, size)[0], stage.media)
+        image = loader.take(clip(50 + index, 1, size)[0], stage.media)
         spans = list(media_spans(batch.media))
         spans[index] = replace(span, image=replace(image, frame=span.image.frame))
 
@@ -159,7 +159,7 @@ def shown_at(stage: Stage, **times) -> tuple[list[int], torch.Tensor]:
     part = {"type": "video", "video": clip(1, 4, (16, 16)), **times}
     messages = stage.images.messages([{"role": "user", "content": [part]}])
     whole = stage.images.expand(stage.renderer.render(messages), references_in(messages))
-    reader = PictureReader(stage.family, stage.images.desk.store)
+    reader = PictureReader(stage.family, stage.images.loader.store)
     row = reader.row(whole.token_ids, whole.spans, "a row")
     assert [len(images) for _, images in seen_together(whole.spans)] == [2, 2]
     return list(whole.token_ids), row.positions

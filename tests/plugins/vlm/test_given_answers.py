@@ -51,7 +51,7 @@ def load(folder, stage):
     def load(read, columns, rows, **options) -> TrajectoryColumns:
         file = folder / "rows.jsonl"
         file.write_text("\n".join(map(json.dumps, rows)))
-        reader = ImageReader(stage.images.desk, stage.images.tokens, "images")
+        reader = ImageReader(stage.images.loader, stage.images.tokens, "images")
         return read(
             [str(file)],
             columns,

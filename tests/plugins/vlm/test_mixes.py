@@ -61,7 +61,7 @@ def learned(stage, writer: Writer, folder, draw: random.Random, count: int) -> M
     """Conversations as ``rlhf sft`` reads them, each cut to a length of its own."""
     parts, expected = [], []
     # A file of one conversation may be one without an image.
-    images = ImageReader(stage.images.desk, stage.images.tokens, "")
+    images = ImageReader(stage.images.loader, stage.images.tokens, "")
     for index in range(count):
         messages = conversation(draw)
         whole = writer.conversation(messages)

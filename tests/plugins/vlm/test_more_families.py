@@ -27,7 +27,7 @@ from rlhf_core.batch.media_columns import media_rows, media_spans
 from rlhf_core.contracts import TrajectoryColumns
 from rlhf_core.media import (
     ImageReader,
-    MediaDesk,
+    MediaLoader,
     MediaOptions,
     MediaProblem,
     MediaSpan,
@@ -55,13 +55,13 @@ def test_the_page_has_the_families_that_are_read_and_tried():
 
 def shuffled(stage: Stage, batch: TrajectoryColumns) -> TrajectoryColumns:
     """The batch with the pixels of each image in another order."""
-    desk = MediaDesk(MediaOptions(folder=str(stage.media)))
+    loader = MediaLoader(MediaOptions(folder=str(stage.media)))
     spans = []
     for span in media_spans(batch.media):
-        pixels = np.asarray(decode(desk.store.read(span.image))).reshape(-1, 3)
+        pixels = np.asarray(decode(loader.store.read(span.image))).reshape(-1, 3)
         mixed = pixels[np.random.default_rng(0).permutation(len(pixels))]
         image = Image.frombytes("RGB", (span.image.width, span.image.height), mixed.tobytes())
-        taken = desk.take(image, stage.media)
+        taken = loader.take(image, stage.media)
         spans.append(MediaSpan(start=span.start, length=span.length, image=taken))
     return replace(batch, media=media_rows(spans))
 
@@ -205,7 +205,7 @@ def read(path: Path) -> tuple[dict, tuple[int, ...]]:
     """What a model and its family are made of: the text model's entries, and the tokens of an image."""
     family = ImageTextModel(VlmConfig()).family(str(path), trust_remote_code=False)
     (image,) = references_in(
-        MediaDesk(MediaOptions()).messages(
+        MediaLoader(MediaOptions()).messages(
             [{"role": "user", "content": [{"type": "image", "image": noisy(40, 24)}]}]
         )
     )
@@ -255,8 +255,8 @@ def test_images_without_tiles_have_the_numbers_of_transformers(tmp_path, all_plu
 def test_a_second_image_is_refused_where_a_family_would_see_the_first_one_otherwise(tmp_path):
     """LLaVA-OneVision shows images without tiles where a conversation has several."""
     path = write_tiny_vision_model(tmp_path / "model", "llava_onevision")
-    desk = MediaDesk(MediaOptions(folder=str(tmp_path / "media")))
-    image = desk.take(noisy(16, 24), tmp_path)
+    loader = MediaLoader(MediaOptions(folder=str(tmp_path / "media")))
+    image = loader.take(noisy(16, 24), tmp_path)
 
     def read(count: int, **options: bool) -> int:
         family = ImageTextModel(VlmConfig(**options)).family(str(path), trust_remote_code=False)
@@ -265,7 +265,7 @@ def test_a_second_image_is_refused_where_a_family_would_see_the_first_one_otherw
             MediaSpan(start=1 + place * len(own), length=len(own), image=image)
             for place in range(count)
         ]
-        row = PictureReader(family, desk.store).row([5, *own * count, 6], spans, "row")
+        row = PictureReader(family, loader.store).row([5, *own * count, 6], spans, "row")
         return len(row.pictures)
 
     assert (read(1), read(2, tiled=True), read(2, tiled=False)) == (1, 2, 2)
@@ -275,9 +275,9 @@ def test_a_second_image_is_refused_where_a_family_would_see_the_first_one_otherw
         read(2)
     tokens = ImageTextModel(VlmConfig()).image_tokens(str(path), trust_remote_code=False)
     marker = tokens.marker_id
-    assert len(ImageReader(desk, tokens).expand([marker], [image]).spans) == 1
+    assert len(ImageReader(loader, tokens).expand([marker], [image]).spans) == 1
     with pytest.raises(MediaProblem, match="there are 2 images"):
-        ImageReader(desk, tokens).expand([marker, marker], [image, image])
+        ImageReader(loader, tokens).expand([marker, marker], [image, image])
 
 
 def test_pixels_of_gemma_4_are_rounded_once(tmp_path):

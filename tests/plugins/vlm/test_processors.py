@@ -19,7 +19,7 @@ from tests.plugins.vlm.vlm_material import SIZED, families, told
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, AutoTokenizer
 from transformers.utils import is_torchvision_available
 
-from rlhf_core.media import ImageReader, MediaDesk, MediaOptions, PixelLimits, references_in
+from rlhf_core.media import ImageReader, MediaLoader, MediaOptions, PixelLimits, references_in
 from rlhf_core.media.parts import image_parts
 from rlhf_data import TokenizerRenderer
 from rlhf_data.learned.chat_spans import ChatSpans
@@ -124,7 +124,7 @@ def readers(folder: Path) -> Callable[[Sequence[dict]], ImageReader]:
     is_told = bool(told(folder))
     made = {
         several: ImageReader(
-            MediaDesk(MediaOptions()),
+            MediaLoader(MediaOptions()),
             family_of(folder, **({"tiled": not several} if is_told else {})).tokens,
         )
         for several in (False, True)
@@ -213,13 +213,13 @@ def test_what_options_change_of_images_is_in_the_export(request, tmp_path, form,
     tokens = family_of(source, **options).tokens
     again = family_of(exported).tokens
     plain = family_of(source).tokens
-    desk = MediaDesk(MediaOptions())
-    images = [desk.take(noisy(*size), Path()) for size in ((64, 64), (80, 24), (8, 8))]
+    loader = MediaLoader(MediaOptions())
+    images = [loader.take(noisy(*size), Path()) for size in ((64, 64), (80, 24), (8, 8))]
     assert [tokens.tokens_of(one) for one in images] == [again.tokens_of(one) for one in images]
     assert any(tokens.tokens_of(one) != plain.tokens_of(one) for one in images)
     processor = AutoProcessor.from_pretrained(exported)
     chat = [{"role": "user", "content": [{"type": "image", "image": noisy(64, 64)}]}]
-    (taken,) = references_in(desk.messages(chat))
+    (taken,) = references_in(loader.messages(chat))
     ids = expected_ids(processor, chat, reply=True)
     own = tokens.tokens_of(taken)
     assert ids[ids.index(own[0]) :][: len(own)] == list(own)
@@ -229,11 +229,11 @@ def test_what_options_change_of_images_is_in_the_export(request, tmp_path, form,
 def test_limits_of_one_image_give_the_tokens_and_pixels_that_its_processor_gives(tmp_path, family):
     folder = write_model(tmp_path / family, family)
     made = family_of(folder)
-    desk = MediaDesk(MediaOptions())
+    loader = MediaLoader(MediaOptions())
     areas = {"max_pixels": 2 * TILE**2} if family == "internvl" else {"max_pixels": 512}
     image = noisy(64, 48)
     part = {"type": "image", "image": image, **areas}
-    (limited,) = references_in(desk.messages([{"role": "user", "content": [part]}]))
+    (limited,) = references_in(loader.messages([{"role": "user", "content": [part]}]))
 
     if family in SIZED:
         with pytest.raises(ValueError, match=f"{SIZED[family]}, so max_pixels cannot"):
@@ -269,7 +269,7 @@ def test_limits_of_one_image_give_the_tokens_and_pixels_that_its_processor_gives
 def test_limits_that_exclude_each_other_are_refused(tmp_path, family, limits):
     made = family_of(write_model(tmp_path / family, family))
     (image,) = references_in(
-        MediaDesk(MediaOptions()).messages(
+        MediaLoader(MediaOptions()).messages(
             [{"role": "user", "content": [{"type": "image", "image": noisy(), **limits}]}]
         )
     )

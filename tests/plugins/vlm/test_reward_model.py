@@ -149,7 +149,7 @@ def permuted(stage, image: SampleImage) -> SampleImage:
     pixels = np.asarray(decode(MediaStore(stage.media).read(image.span.image)))
     flat = pixels.reshape(-1, 3)
     other = np.random.default_rng(0).permutation(flat).reshape(pixels.shape)
-    reference = stage.images.desk.take(saved(Image.fromarray(other)), stage.media)
+    reference = stage.images.loader.take(saved(Image.fromarray(other)), stage.media)
     return replace(image, span=replace(image.span, image=reference))
 
 

@@ -34,7 +34,7 @@ from rlhf_core.contracts import (
     VisionSpec,
 )
 from rlhf_core.contracts.backend import Normalizers
-from rlhf_core.media import ImageReader, MediaDesk, MediaOptions, MediaStore, decode
+from rlhf_core.media import ImageReader, MediaLoader, MediaOptions, MediaStore, decode
 from rlhf_core.plugins import Plugins
 from rlhf_core.rng import seed_of
 from rlhf_data.chat.renderer import TokenizerRenderer
@@ -171,7 +171,7 @@ class Stage:
 
     @cached_property
     def images(self) -> ImageReader:
-        return ImageReader(MediaDesk(MediaOptions(folder=str(self.media))), self.family.tokens)
+        return ImageReader(MediaLoader(MediaOptions(folder=str(self.media))), self.family.tokens)
 
     @cached_property
     def renderer(self) -> TokenizerRenderer:

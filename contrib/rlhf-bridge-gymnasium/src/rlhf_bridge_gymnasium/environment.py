@@ -55,7 +55,7 @@ class GymnasiumBridge:
         """Take the action of an answer; of one without, do what ``without_action`` says."""
         self._num_steps += 1
         number = self._chosen(action.text if action.content is None else action.content)
-        rewards, told = {}, ""
+        rewards, note = {}, ""
         if number is None:
             self._missed += 1
             rewards["no_action"] = self._config.no_action_reward
@@ -64,7 +64,7 @@ class GymnasiumBridge:
                 rewards["game"] = self._least - self._earned
                 return StepResult(rewards=rewards, done=True, metrics=self._metrics())
             number = self._noop
-            told = (
+            note = (
                 f"Answer with <action>{self._actions[0]}</action> or another of: {', '.join(self._actions)}. "
                 f"{self._actions[number]} was played.\n"
             )
@@ -72,7 +72,7 @@ class GymnasiumBridge:
         self._earned += float(reward)
         last = self._num_steps >= self._config.max_steps
         return StepResult(
-            observation=_message(told + self._shown(seen)),
+            observation=_message(note + self._shown(seen)),
             rewards={**rewards, "game": float(reward)},
             done=bool(terminated or truncated) or last,
             metrics=self._metrics(),

@@ -84,8 +84,8 @@ class OpenEnvBridge:
                     code="environment/ended-early",
                 )
             tools = await self._tools() if self._form.kind == "tools" else ()
-        told = self._config.instructions or self._form.explained
-        content = "\n".join(filter(None, (told, shown(seen.fields, self._config.show))))
+        instructions = self._config.instructions or self._form.explained
+        content = "\n".join(filter(None, (instructions, shown(seen.fields, self._config.show))))
         return Observation(messages=({"role": "user", "content": content},), tools=tools)
 
     async def step(self, action: Action) -> StepResult:
@@ -99,7 +99,7 @@ class OpenEnvBridge:
             try:
                 seen = await self._sent(self._form.action(text))
             except MalformedAction as error:
-                return self._told(str(error))
+                return self._answered(str(error))
             content = shown(seen.fields, self._config.show) if not seen.done else ""
             return self._result(seen.reward, seen.done, ({"role": "user", "content": content},))
 
@@ -151,7 +151,7 @@ class OpenEnvBridge:
 
     async def _called(self, action: Action) -> StepResult:
         if action.malformed and not action.tool_calls:
-            return self._told(f"error: {action.malformed[0]}")
+            return self._answered(f"error: {action.malformed[0]}")
         if not action.tool_calls:
             return self._result(0.0, True, ())
         reward, done, messages = 0.0, False, []
@@ -161,8 +161,8 @@ class OpenEnvBridge:
             except MalformedAction as error:
                 if self._config.least_reward is not None:
                     self._earned += reward
-                    told = self._told(str(error))
-                    return replace(told, reward=told.reward + reward)
+                    answered = self._answered(str(error))
+                    return replace(answered, reward=answered.reward + reward)
                 self._malformed += 1
                 reward += self._config.malformed_reward
                 text = str(error)
@@ -186,7 +186,7 @@ class OpenEnvBridge:
                 raise MalformedAction(f"error: {error.text}") from error
             raise RolloutError(f"failed in a step ({error})", code="environment/refused") from error
 
-    def _told(self, text: str) -> StepResult:
+    def _answered(self, text: str) -> StepResult:
         self._malformed += 1
         least = self._config.least_reward
         if least is not None:

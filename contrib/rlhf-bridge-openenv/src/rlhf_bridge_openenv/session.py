@@ -122,9 +122,9 @@ def _reason(body: Mapping[str, Any]) -> str:
     text = str(body.get("message", ""))
     found = body.get("errors")
     problems = found if isinstance(found, list) else []
-    told = [
+    problems = [
         f"{'.'.join(map(str, problem.get('loc', ())))}: {problem.get('msg', '')}"
         for problem in problems[:5]
         if isinstance(problem, dict)
     ]
-    return "; ".join([text, *told])
+    return "; ".join([text, *problems])

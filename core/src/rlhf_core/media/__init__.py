@@ -4,13 +4,13 @@ Between processes go references (``MediaRef``), never pixels. Modules here know 
 they know no model family and no tokenizer. Pillow is imported where an image is opened.
 """
 
-from .desk import ImagesOnUse as ImagesOnUse
-from .desk import Intake as Intake
-from .desk import MediaDesk as MediaDesk
-from .desk import MediaOptions as MediaOptions
 from .given import is_pillow as is_pillow
 from .inspecting import MediaLimits as MediaLimits
 from .inspecting import decode as decode
+from .loader import ImagesOnUse as ImagesOnUse
+from .loader import Intake as Intake
+from .loader import MediaLoader as MediaLoader
+from .loader import MediaOptions as MediaOptions
 from .parts import image_parts as image_parts
 from .parts import references_in as references_in
 from .problem import MediaProblem as MediaProblem

@@ -7,7 +7,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from .desk import ImagesOnUse, Intake, MediaDesk
+from .loader import ImagesOnUse, Intake, MediaLoader
 from .parts import image_parts, references_in
 from .problem import MediaProblem
 from .processor_text import NOTHING, ProcessorText
@@ -22,7 +22,7 @@ class ImageReader:
     """Reader of a run's images, before an engine gets them.
 
     Args:
-        desk: takes images into the run's store.
+        loader: takes images into the run's store.
         tokens: how the model writes images.
         key: column of a row with its images, beside its messages; None: the columns that usually have them; empty:
             there is none, and rows need no images.
@@ -33,7 +33,7 @@ class ImageReader:
 
     def __init__(
         self,
-        desk: MediaDesk,
+        loader: MediaLoader,
         tokens: ImageTokens,
         key: str | None = None,
         *,
@@ -41,7 +41,7 @@ class ImageReader:
         no_videos: str | None = None,
         on_use: ImagesOnUse | None = None,
     ) -> None:
-        self.desk = desk
+        self.loader = loader
         self.tokens = tokens
         self.key = key
         self.draws = draws
@@ -54,7 +54,7 @@ class ImageReader:
         Args:
             compares: rows are compared by the contents of their images, which are read for that.
         """
-        on_use = ImagesOnUse(self.desk, reads=compares)
+        on_use = ImagesOnUse(self.loader, reads=compares)
         reader = copy(self)
         reader.on_use = on_use
         return reader
@@ -66,12 +66,12 @@ class ImageReader:
         folder: Path | None = None,
         intake: Intake | None = None,
     ) -> tuple[Message, ...]:
-        """Return messages whose images are references; see ``MediaDesk.messages``.
+        """Return messages whose images are references; see ``MediaLoader.messages``.
 
         Raises:
             MediaProblem: as there, or there is a video that the model or the run does not read.
         """
-        whole = self.desk.messages(messages, images, folder, intake)
+        whole = self.loader.messages(messages, images, folder, intake)
         self.check_frames(references_in(whole))
         return whole
 
@@ -95,7 +95,7 @@ class ImageReader:
             MediaProblem: there are too many images, more or fewer than markers, or one of a size that the model cannot
                 read.
         """
-        self.desk.limits.check_count(len(images))
+        self.loader.limits.check_count(len(images))
         if (check := getattr(self.tokens, "check_count", None)) is not None:
             check(len(images))
         return expanded(self.tokens.writing.begun(token_ids), images, self.tokens)

@@ -127,7 +127,7 @@ class MediaRef:
 
     sha256: str
     """Digest of the file's bytes, in 64 hexadecimal digits; after a first look, of what names the file
-    (``MediaDesk.taken``)."""
+    (``MediaLoader.taken``)."""
     num_bytes: int
     """Bytes of the file."""
     format: str

@@ -37,6 +37,6 @@ def sample_images(
     if not spans:
         return ()
     assert reader is not None, "a sample with images, and nobody who took them in"
-    store = reader.desk.store
+    store = reader.loader.store
     assert store is not None, "images of a run are kept"
     return tuple(SampleImage(folder=str(store.folder), span=span) for span in spans)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..component import ComponentRef
-from .desk import MediaOptions
+from .loader import MediaOptions
 from .spans import ImageTokens
 
 

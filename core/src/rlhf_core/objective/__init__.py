@@ -31,8 +31,8 @@ from .columns import ActionScores as ActionScores
 from .columns import on_device as on_device
 from .policy import BuiltPolicyObjective as BuiltPolicyObjective
 from .policy import BuiltTerm as BuiltTerm
-from .policy import HearLosses as HearLosses
 from .policy import PolicyComponents as PolicyComponents
+from .policy import RecordLosses as RecordLosses
 from .policy import policy_objective as policy_objective
 from .policy import supervised_objective as supervised_objective
 from .preference import preference_objective as preference_objective

@@ -28,8 +28,8 @@ from .columns import TEACHER_TOP_LOGPROBS, ActionColumns, ActionGrid, ActionScor
 
 Part: TypeAlias = tuple[Float[Tensor, ""], Metrics]
 """A micro-batch's part of the step's loss, and the metrics of the part."""
-HearLosses: TypeAlias = Callable[[Tensor, Tensor], None]
-"""``hear(losses, clipped)``, (M,) each: ``StepOutcome.losses`` and ``StepOutcome.clipped`` of a micro-batch."""
+RecordLosses: TypeAlias = Callable[[Tensor, Tensor], None]
+"""``record(losses, clipped)``, (M,) each: ``StepOutcome.losses`` and ``StepOutcome.clipped`` of a micro-batch."""
 LOGGED = {"loss/policy", "loss/kl", "loss/entropy", "kl/ref", "policy/entropy", "policy/approx_kl"}
 """Metrics of the objective itself, beside one for each term."""
 
@@ -132,10 +132,10 @@ class BuiltPolicyObjective:
         scores: ActionScores,
         columns: ActionColumns,
         plan: StepPlan,
-        hear: HearLosses | None = None,
+        record: RecordLosses | None = None,
     ) -> Part:
         """Return the part of rows of ``TrainBatch.trajectories``; see ``policy_objective``."""
-        return policy_objective(self.components, scores, columns, plan, hear)
+        return policy_objective(self.components, scores, columns, plan, record)
 
     def supervised(self, scores: ActionScores, grid: ActionGrid, totals: Normalizers) -> Part:
         """Return the part of rows of ``TrainBatch.supervised``; see ``supervised_objective``."""
@@ -147,7 +147,7 @@ def policy_objective(
     scores: ActionScores,
     columns: ActionColumns,
     plan: StepPlan,
-    hear: HearLosses | None = None,
+    record: RecordLosses | None = None,
 ) -> Part:
     """Return this micro-batch's part of the step's loss, to be minimized, and its metrics.
 
@@ -167,7 +167,7 @@ def policy_objective(
         scores: the policy's results (M,), with gradients.
         columns: ``advantages``; ``old_logprobs`` unless the plan is on-policy, since then the old log-probs are the
             policy's own and the ratio is exactly 1; and whatever else the components read.
-        hear: is told the policy loss of each action.
+        record: gets the policy loss of each action.
 
     Raises:
         PluginError: a column is missing, or a component answered something of another type.
@@ -188,7 +188,7 @@ def policy_objective(
         entropy=entropy,
     )
     # What rows train by their rewards.
-    loss, metrics = _judged_part(components, inputs, correction, columns, plan, hear)
+    loss, metrics = _judged_part(components, inputs, correction, columns, plan, record)
     if correction is not None:
         metrics = correction.metrics | metrics
     # What all rows train, whether their rewards count or not: KL, entropy, and terms without advantages.
@@ -241,24 +241,24 @@ def _judged_part(
     correction: Correction | None,
     columns: ActionColumns,
     plan: StepPlan,
-    hear: HearLosses | None,
+    record: RecordLosses | None,
 ) -> Part:
     """Return the policy loss and the terms that need advantages, of the rows whose rewards count, and their metrics."""
     rows, weights, totals = columns.judged_rows, columns.row_weights, plan.normalizers
     if rows is not None:
         if not len(rows):
             none = inputs.policy_logprobs.new_zeros(())
-            if hear is not None:
+            if record is not None:
                 unknown = none.new_full((columns.grid.index.numel(),), torch.nan)
-                hear(unknown, unknown)
+                record(unknown, unknown)
             return none, {"loss/policy": loss_metric(none)}
         inputs = rows_of(inputs, rows)
         correction = None if correction is None else rows_of(correction, rows)
         weights = None if weights is None else weights[rows]
     result = components.loss(inputs)
     token_loss = _corrected(result.loss, correction, weighted=components.applies_is_weights)
-    if hear is not None:
-        _tell(hear, result.loss, token_loss, inputs, columns)
+    if record is not None:
+        _record_losses(record, result.loss, token_loss, inputs, columns)
     aggregation = components.objective.aggregation
     loss = reduced(token_loss, inputs.action_mask, aggregation, totals, weights)
     metrics = {**result.metrics, "loss/policy": loss_metric(loss)}
@@ -266,8 +266,8 @@ def _judged_part(
     return _with_terms((loss, metrics), terms, inputs, totals, weights)
 
 
-def _tell(
-    hear: HearLosses,
+def _record_losses(
+    record: RecordLosses,
     own: Float[Tensor, "j a"],
     token_loss: Float[Tensor, "j a"],
     inputs: LossInputs,
@@ -291,7 +291,7 @@ def _tell(
     if rows is not None:
         none = policy.new_full(mask.shape, torch.nan)
         found = [none.index_copy(0, rows, column.to(none.dtype)) for column in found]
-    hear(*(column.flatten()[columns.grid.index] for column in found))
+    record(*(column.flatten()[columns.grid.index] for column in found))
 
 
 def _with_terms(

@@ -111,9 +111,9 @@ def writing(
         reason = reason_of(failure)
         if reason is None or (error is StorageError and _is_named(failure)):
             raise
-        told = error(f"{what} could not be written: {reason}{'. ' if advice else ''}{advice}")
-        told.code = StorageError.default_code  # one mistake, whatever its class
-        raise told from failure
+        raised = error(f"{what} could not be written: {reason}{'. ' if advice else ''}{advice}")
+        raised.code = StorageError.default_code  # one mistake, whatever its class
+        raise raised from failure
 
 
 @contextmanager

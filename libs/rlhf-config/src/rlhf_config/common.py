@@ -8,8 +8,8 @@ from pydantic import Field
 
 from rlhf_core.component import Config
 from rlhf_core.contracts.engine import SamplingParams
-from rlhf_core.media.desk import MediaOptions
 from rlhf_core.media.inspecting import MediaLimits
+from rlhf_core.media.loader import MediaOptions
 from rlhf_core.media.reference import PixelLimits
 from rlhf_core.typed_table import TypedTable
 

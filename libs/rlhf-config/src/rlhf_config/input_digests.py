@@ -19,7 +19,7 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 
-from rlhf_core.long_work import told_if_long
+from rlhf_core.long_work import log_if_long
 
 from .checks.data_files import files_of, is_pattern
 
@@ -48,7 +48,7 @@ def input_digests(inputs: Iterable[tuple[str, str]], *, sampled: bool = False) -
     wanted = {f"{option} {name}": files for option, name in inputs if (files := _files(name))}
     different = tuple(dict.fromkeys(wanted.values()))
     with (
-        told_if_long("reading the files that a resumed run compares"),
+        log_if_long("reading the files that a resumed run compares"),
         ThreadPoolExecutor() as pool,  # hashlib lets threads run
         ThreadPoolExecutor() as segments,  # of its own: a thread that waits for segments keeps no other from them
     ):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.batch.task import value_at
-from rlhf_core.media.desk import Intake, MediaDesk
+from rlhf_core.media.loader import Intake, MediaLoader
 
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
@@ -66,7 +66,7 @@ class Expectations:
     """Largest number of tokens of a prompt."""
     max_characters: int | None = None
     """Largest number of characters of a prompt."""
-    desk: MediaDesk | None = None
+    loader: MediaLoader | None = None
     """Reader of images, those of ``image_key`` and those within messages; None: a row with an image has a problem."""
     image_key: str | None = None
     """Column of images, as ``RowImages`` has it."""
@@ -115,7 +115,7 @@ def check_source(
     found = formed(source, expected.columns, tuple(RowKind), spec=source.name)
     source, reader = found.source, SetReader(found, expected)
     images = RowImages(
-        desk=expected.desk,
+        loader=expected.loader,
         key=expected.image_key,
         folder=folder,
         intake=Intake(keeps=False),

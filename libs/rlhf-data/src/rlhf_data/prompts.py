@@ -16,7 +16,7 @@ from rlhf_core.errors import DataError
 from .chat.control_words import ControlText, InertWords
 from .chat.renderer import TokenizerRenderer
 from .chat.template_kwargs import renderer_of
-from .files.pace import told
+from .files.pace import with_progress
 from .row_images import RowImages, media_of
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, problem_of
 from .source import MAX_CHARACTERS, TEMPLATE_KWARGS, Row, Source, Unreadable
@@ -92,7 +92,7 @@ def tokenize_prompts(
     bad: list[BadRow] = []
     inert, order, num_images, has_chats = InertWords(), TurnOrder(), 0, False
     images = images or RowImages()
-    wanted_rows = told(
+    wanted_rows = with_progress(
         _wanted_rows(source, wanted, (*format.columns, *images.columns)),
         int(wanted.sum()),
         source.name,

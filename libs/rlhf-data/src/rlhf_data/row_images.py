@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rlhf_core.batch.task import Message
 from rlhf_core.errors import DataError
-from rlhf_core.media.desk import Intake, MediaDesk, images_in
+from rlhf_core.media.loader import Intake, MediaLoader, images_in
 from rlhf_core.media.parts import MARK, image_parts, references_in
 from rlhf_core.media.problem import MediaProblem, shown
 from rlhf_core.media.reader import ImageReader, without_images
@@ -38,10 +38,10 @@ _MUST_SEE = ("data.train",)
 class RowImages:
     """Reader of the images of one source's rows.
 
-    Without a desk the rows belong to a model that reads text alone, and an image is a row's problem.
+    Without a loader the rows belong to a model that reads text alone, and an image is a row's problem.
     """
 
-    desk: MediaDesk | None = None
+    loader: MediaLoader | None = None
     reader: ImageReader | None = None
     """Gives images their tokens; None: nobody asks for them, or there is no model that sees."""
     key: str | None = None
@@ -51,7 +51,7 @@ class RowImages:
     """Start of relative paths; None: where the process was started."""
     intake: Intake = field(default_factory=lambda: Intake(decodes=False))
     """Way in which images are taken in: by their files' headers, until a model reads them."""
-    told: set[str] = field(default_factory=set)
+    named: set[str] = field(default_factory=set)
     """Words that were named because they are no places for images."""
 
     @classmethod
@@ -64,19 +64,21 @@ class RowImages:
         """
         if reader is None:
             return cls()
-        found = cls(desk=reader.desk, reader=reader, key=reader.key, folder=start_of_paths(spec))
+        found = cls(
+            loader=reader.loader, reader=reader, key=reader.key, folder=start_of_paths(spec)
+        )
         on_use = reader.on_use
         return found if on_use is None else found.measuring(reads=on_use.reads)
 
     @property
     def sees(self) -> bool:
         """Whether rows may have images."""
-        return self.desk is not None
+        return self.loader is not None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns that are read for images."""
-        if self.desk is None or self.key == "":
+        if self.loader is None or self.key == "":
             return ()
         return (*(USUAL if self.key is None else (self.key,)), *LIMITS)
 
@@ -99,7 +101,7 @@ class RowImages:
         Raises:
             MediaProblem: several columns may be meant.
         """
-        if self.desk is None or self.key == "":
+        if self.loader is None or self.key == "":
             return None
         names = USUAL if self.key is None else (self.key,)
         given = [name for name in names if row.get(name) is not None]
@@ -175,7 +177,7 @@ class RowImages:
             raise RowProblem(problem.kind, problem.reason) from problem
 
     def _prompt(self, row: Row, prompt: Prompt) -> Prompt:
-        if self.desk is None:
+        if self.loader is None:
             if isinstance(prompt, tuple):
                 without_images(prompt)
             return prompt
@@ -200,15 +202,15 @@ class RowImages:
     def _chat(
         self, row: Row, prompt: tuple[Message, ...], images: Sequence[Any], column: str | None
     ) -> tuple[Message, ...]:
-        assert self.desk is not None
+        assert self.loader is not None
         limits = PixelLimits() if self.key == "" else PixelLimits.of(row)
         intake = replace(
             self.intake,
             marks=self.key != "",
-            pixels=limits.otherwise(self.desk.pixels),
+            pixels=limits.otherwise(self.loader.pixels),
         )
         try:
-            whole = self.desk.messages(prompt, images, self.folder, intake)
+            whole = self.loader.messages(prompt, images, self.folder, intake)
             if self.reader is not None:
                 self.reader.check_frames(references_in(whole))
             if images and not any(image_parts(prompt)):
@@ -226,8 +228,8 @@ class RowImages:
         text = " ".join(one for message in prompt for one in texts_of(message))
         if MARK in text:
             return
-        for word in set(_OTHER_PLACE.findall(text)) - self.told:
-            self.told.add(word)
+        for word in set(_OTHER_PLACE.findall(text)) - self.named:
+            self.named.add(word)
             log.warning(
                 "%s in a text is no place for an image, and stays there as a word: the images of such a row stand "
                 "before the text. Write %s where an image belongs",

@@ -98,7 +98,7 @@ class TaskSet:
             raise IndexError(f"no task has index {index}")
         place = int(part.prompts.rows[position])
         row = dict(part.source.row(place))
-        sees = part.images.desk is not None
+        sees = part.images.loader is not None
         # A plain text has been tokenized, and nobody asks for it again.
         prompt: Prompt = part.format.prompt(row) if sees or part.prompts.has_chats else ""
         media: tuple[MediaRef, ...] = ()

@@ -25,7 +25,7 @@ from rlhf_core.media.spans import MediaSpan
 
 from .answers import check_answer, stop_of
 from .drift import LaterInput
-from .paths import RequestNode, SharedPath, Strand, longest_shared, trajectories_of
+from .paths import Branch, RequestNode, SharedPath, longest_shared, trajectories_of
 
 
 class EpisodeGraph:
@@ -42,7 +42,7 @@ class EpisodeGraph:
         self.uid = uid
         self._one_token_turns = one_token_turns
         self._nodes: list[RequestNode] = []
-        self._strands: list[Strand] = []
+        self._branches: list[Branch] = []
         """Paths in the order in which they began."""
         self._changed: dict[int, int] = {}
         """Index of each answer that a later input holds in another place or in other tokens -> the most tokens that are
@@ -81,22 +81,22 @@ class EpisodeGraph:
         check_answer(self.uid, number, len(token_ids), completion, layers)
         if completion.expert_routes is not None:
             self._routes_shape = completion.expert_routes.shape[1:]
-        shared = longest_shared(self._strands, token_ids, media)
+        shared = longest_shared(self._branches, token_ids, media)
         if shared is not None and shared.is_whole:
-            strand, num_shared, fork = shared.strand, shared.length, None
-            for node in strand.nodes:
+            branch, num_shared, fork = shared.branch, shared.length, None
+            for node in branch.nodes:
                 node.is_discarded = False
         else:
             num_shared = shared.length if shared is not None else 0
             fork = num_shared if 0 < num_shared < len(token_ids) else None
-            strand = Strand(shared.strand if shared is not None else None, num_shared)
-            self._strands.append(strand)
+            branch = Branch(shared.branch if shared is not None else None, num_shared)
+            self._branches.append(branch)
         if shared is not None and fork is not None:
             self._note_drift(shared, token_ids, agent)
         node = RequestNode(
             index=len(self._nodes),
             agent=agent,
-            parent=None if shared is None else shared.strand.last_read(num_shared),
+            parent=None if shared is None else shared.branch.last_read(num_shared),
             shared=num_shared,
             forked_at=fork,
             start=len(token_ids),
@@ -105,14 +105,14 @@ class EpisodeGraph:
             # An episode that is cut off after it is marked so by ``mark_stop``.
             stop=stop_of(completion, self._one_token_turns),
             media=tuple(media),
-            read_path=strand.path,
-            read_routes=strand.routes,
+            read_path=branch.path,
+            read_routes=branch.routes,
         )
-        strand.append(token_ids[num_shared:])
-        strand.append(completion.token_ids)
+        branch.append(token_ids[num_shared:])
+        branch.append(completion.token_ids)
         if completion.expert_routes is not None:
-            strand.learn_routes(completion.expert_routes)
-        strand.nodes.append(node)
+            branch.learn_routes(completion.expert_routes)
+        branch.nodes.append(node)
         self._nodes.append(node)
         return node
 
@@ -155,7 +155,7 @@ class EpisodeGraph:
         graph = self._kept()
         return {
             "graph/requests": float(len(graph._nodes)),
-            "graph/segments": float(len(graph._strands)),
+            "graph/segments": float(len(graph._branches)),
             "graph/agents": float(len({node.agent for node in graph._nodes})),
             "graph/forks": float(sum(node.forked_at is not None for node in graph._nodes)),
             "graph/rerendered_turns": float(len(graph._changed)),
@@ -194,7 +194,7 @@ class EpisodeGraph:
                 code="rollout/never-asked",
             )
         return trajectories_of(
-            self.uid, graph._strands, metrics=metrics or {}, rewards=rewards or {}
+            self.uid, graph._branches, metrics=metrics or {}, rewards=rewards or {}
         )
 
     def _kept(self) -> EpisodeGraph:
@@ -213,7 +213,7 @@ class EpisodeGraph:
         """Note the answers of the path that the input leaves which it holds again after the fork."""
         left = [
             node
-            for node in shared.strand.nodes
+            for node in shared.branch.nodes
             if node.end > shared.length and node.agent == agent and not node.is_discarded
         ]
         if not left:

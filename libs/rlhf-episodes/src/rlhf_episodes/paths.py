@@ -19,7 +19,7 @@ from rlhf_core.contracts.engine import Completion
 from rlhf_core.media.spans import MediaSpan
 
 from .answers import learned_tokens
-from .routes import StrandRoutes
+from .routes import BranchRoutes
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -73,24 +73,24 @@ class RequestNode:
         return self.read_path(self.end)
 
 
-class Strand:
+class Branch:
     """One path of a graph. Its first ``start`` tokens are its parent's; only what follows is held, in one array.
 
     Args:
-        parent: the strand that it leaves; None: it begins with a token of its own.
+        parent: the branch that it leaves; None: it begins with a token of its own.
         start: number of tokens that it shares with its parent.
     """
 
     __slots__ = ("_end", "_own", "_routes", "nodes", "parent", "start")
 
-    def __init__(self, parent: Strand | None, start: int) -> None:
+    def __init__(self, parent: Branch | None, start: int) -> None:
         self.parent = parent
         self.start = start
         self.nodes: list[RequestNode] = []
-        """Requests whose answers are among the strand's own tokens, in order."""
+        """Requests whose answers are among the branch's own tokens, in order."""
         self._own = np.zeros(0, dtype=np.int32)
         self._end = start
-        self._routes: StrandRoutes | None = None
+        self._routes: BranchRoutes | None = None
 
     def __len__(self) -> int:
         """Return the number of tokens of the whole path."""
@@ -107,7 +107,7 @@ class Strand:
         self._end += len(token_ids)
 
     def num_shared(self, token_ids: NDArray[np.int32]) -> int:
-        """Return how many of the strand's own tokens are those at ``token_ids[start:]``, from the first on."""
+        """Return how many of the branch's own tokens are those at ``token_ids[start:]``, from the first on."""
         own, other = self._own[: self._end - self.start], token_ids[self.start :]
         count = min(len(own), len(other))
         if not count or own[0] != other[0]:
@@ -119,91 +119,91 @@ class Strand:
     def path(self, end: int) -> NDArray[np.int32]:
         """Return a copy of the path's first ``end`` tokens."""
         path = np.empty(end, dtype=np.int32)
-        strand: Strand | None = self
-        while strand is not None:
-            if end > strand.start:
-                path[strand.start : end] = strand._own[: end - strand.start]
-                end = strand.start
-            strand = strand.parent
+        branch: Branch | None = self
+        while branch is not None:
+            if end > branch.start:
+                path[branch.start : end] = branch._own[: end - branch.start]
+                end = branch.start
+            branch = branch.parent
         return path
 
     def learn_routes(self, routes: NDArray[np.signedinteger]) -> None:
         """Take the experts (T, L, k) of the path's first tokens, for those of which none are known."""
         end = len(routes)
-        strand: Strand | None = self
-        while strand is not None:
-            if end > strand.start:
-                strand._routes = strand._routes or StrandRoutes()
-                strand._routes.learn(routes[strand.start : end])
-                end = strand.start
-            strand = strand.parent
+        branch: Branch | None = self
+        while branch is not None:
+            if end > branch.start:
+                branch._routes = branch._routes or BranchRoutes()
+                branch._routes.learn(routes[branch.start : end])
+                end = branch.start
+            branch = branch.parent
 
     def routes(self, end: int) -> NDArray[np.signedinteger] | None:
         """Return the experts (end, L, k) of the path's first tokens, -1 where none are known; None: of no token."""
         parts: list[NDArray[np.signedinteger] | None] = []
         lengths: list[int] = []
-        strand: Strand | None = self
-        while strand is not None:
-            if end > strand.start:
-                own = strand._routes
-                parts.append(None if own is None else own.first(end - strand.start))
-                lengths.append(end - strand.start)
-                end = strand.start
-            strand = strand.parent
+        branch: Branch | None = self
+        while branch is not None:
+            if end > branch.start:
+                own = branch._routes
+                parts.append(None if own is None else own.first(end - branch.start))
+                lengths.append(end - branch.start)
+                end = branch.start
+            branch = branch.parent
         return joined_routes(parts[::-1], lengths[::-1])
 
     def last_read(self, end: int) -> RequestNode | None:
         """Return the last request of whose answer a token is among the path's first ``end``; None: there is none."""
-        strand: Strand | None = self
-        while strand is not None:
-            for node in reversed(strand.nodes):
+        branch: Branch | None = self
+        while branch is not None:
+            for node in reversed(branch.nodes):
                 is_read = node.end <= end if node.is_discarded else node.start < end
                 if is_read:
                     return node
-            end = min(end, strand.start)
-            strand = strand.parent
+            end = min(end, branch.start)
+            branch = branch.parent
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPath:
-    """The longest part of an input that is on a strand already."""
+    """The longest part of an input that is on a branch already."""
 
-    strand: Strand
+    branch: Branch
     length: int
     """Number of tokens that are shared, at least 1."""
 
     @property
     def is_whole(self) -> bool:
-        """True when the strand ends where the shared part does, so that the input goes on with it."""
-        return self.length == len(self.strand)
+        """True when the branch ends where the shared part does, so that the input goes on with it."""
+        return self.length == len(self.branch)
 
 
 def longest_shared(
-    strands: Sequence[Strand], token_ids: NDArray[np.int32], media: Sequence[MediaSpan] = ()
+    branches: Sequence[Branch], token_ids: NDArray[np.int32], media: Sequence[MediaSpan] = ()
 ) -> SharedPath | None:
-    """Return the strand that shares the longest prefix with an input; None: no strand shares a token.
+    """Return the branch that shares the longest prefix with an input; None: no branch shares a token.
 
     Of several the one that ends there is taken, then one whose last answer was not discarded, then the latest.
 
     Args:
-        strands: each after its parent.
+        branches: each after its parent.
         media: images of the input. Tokens of another image are other tokens.
     """
     shared: dict[int, int] = {}
     best: tuple[int, bool, bool] = (0, False, False)
-    found: Strand | None = None
-    for strand in strands:
-        inherited = shared[id(strand.parent)] if strand.parent is not None else 0
-        if inherited < strand.start:
-            shared[id(strand)] = inherited
+    found: Branch | None = None
+    for branch in branches:
+        inherited = shared[id(branch.parent)] if branch.parent is not None else 0
+        if inherited < branch.start:
+            shared[id(branch)] = inherited
             continue
-        same_tokens = strand.start + strand.num_shared(token_ids)
-        length = shared[id(strand)] = _up_to_other_image(same_tokens, strand.nodes[-1].media, media)
-        rank = (length, length == len(strand), not strand.nodes[-1].is_discarded)
-        if length > strand.start and rank >= best:
-            best, found = rank, strand
-    return None if found is None else SharedPath(strand=found, length=best[0])
+        same_tokens = branch.start + branch.num_shared(token_ids)
+        length = shared[id(branch)] = _up_to_other_image(same_tokens, branch.nodes[-1].media, media)
+        rank = (length, length == len(branch), not branch.nodes[-1].is_discarded)
+        if length > branch.start and rank >= best:
+            best, found = rank, branch
+    return None if found is None else SharedPath(branch=found, length=best[0])
 
 
 def _up_to_other_image(length: int, known: Sequence[MediaSpan], media: Sequence[MediaSpan]) -> int:
@@ -217,30 +217,30 @@ def _up_to_other_image(length: int, known: Sequence[MediaSpan], media: Sequence[
 
 def trajectories_of(
     uid: Uid,
-    strands: Sequence[Strand],
+    branches: Sequence[Branch],
     *,
     metrics: Mapping[str, float],
     rewards: Mapping[str, float],
 ) -> list[Trajectory]:
-    """Return one trajectory for each strand that has actions, in order; ``EpisodeGraph.trajectories`` says what they
+    """Return one trajectory for each branch that has actions, in order; ``EpisodeGraph.trajectories`` says what they
     hold."""
-    learned = [[node for node in strand.nodes if node.learned.any()] for strand in strands]
+    learned = [[node for node in branch.nodes if node.learned.any()] for branch in branches]
     turn_rewards = [sum(_single(node.reward) for node in nodes) for nodes in learned if nodes]
     # A turn without actions is no turn of a row; what it earned belongs to the episode.
     of_others = sum(
         _single(node.reward)
-        for strand in strands
-        for node in strand.nodes
+        for branch in branches
+        for node in branch.nodes
         if not node.learned.any()
     )
     of_episode = sum(rewards.values()) + of_others
-    strands = [strand for strand, nodes in zip(strands, learned, strict=True) if nodes]
-    last_requests = [strand.nodes[-1].index for strand in strands]
+    branches = [branch for branch, nodes in zip(branches, learned, strict=True) if nodes]
+    last_requests = [branch.nodes[-1].index for branch in branches]
     trajectories = []
-    for segment, strand in enumerate(strands):
+    for segment, branch in enumerate(branches):
         in_others = sum(turn_rewards[:segment]) + sum(turn_rewards[segment + 1 :])
-        trajectory = _trajectory(uid._replace(segment=segment), strand)
-        has_reward = rewards or len(strands) > 1 or of_others
+        trajectory = _trajectory(uid._replace(segment=segment), branch)
+        has_reward = rewards or len(branches) > 1 or of_others
         trajectories.append(
             replace(
                 trajectory,
@@ -253,9 +253,9 @@ def trajectories_of(
     return trajectories
 
 
-def _trajectory(uid: Uid, strand: Strand) -> Trajectory:
-    nodes = [node for node in strand.nodes if node.learned.any()]
-    token_ids = strand.path(nodes[-1].end)
+def _trajectory(uid: Uid, branch: Branch) -> Trajectory:
+    nodes = [node for node in branch.nodes if node.learned.any()]
+    token_ids = branch.path(nodes[-1].end)
     mask = np.zeros(len(token_ids), dtype=bool)
     for node in nodes:
         mask[node.start : node.end] = node.learned
@@ -278,7 +278,7 @@ def _trajectory(uid: Uid, strand: Strand) -> Trajectory:
             for node in nodes
         ),
         media=nodes[-1].media,
-        routes=strand.routes(len(token_ids)),
+        routes=branch.routes(len(token_ids)),
     )
 
 

@@ -1,6 +1,6 @@
-"""Experts of the tokens of one strand, as far as engines have told them.
+"""Experts of the tokens of one branch, as far as engines have told them.
 
-Axes: ``n`` tokens of the strand, ``L`` layers with experts, ``k`` experts of a token.
+Axes: ``n`` tokens of the branch, ``L`` layers with experts, ``k`` experts of a token.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class StrandRoutes:
-    """Routes of a strand's own tokens: each those of the first pass that computed it, whose keys its actions saw."""
+class BranchRoutes:
+    """Routes of a branch's own tokens: each those of the first pass that computed it, whose keys its actions saw."""
 
     __slots__ = ("_ids",)
 

@@ -118,14 +118,14 @@ def plain_state(who: str, state: object) -> dict[str, Any]:
     Raises:
         PluginError: JSON has no such value, or gives another one back, such as "3" for a key that is 3.
     """
-    told = "" if _has_text_keys(state) else "a dict with a key that is no text"
+    problem = "" if _has_text_keys(state) else "a dict with a key that is no text"
     try:
         plain: dict[str, Any] = json.loads(json.dumps(state, allow_nan=False))
     except (TypeError, ValueError) as error:
-        told = " ".join(str(error).split())
-    if told:
+        problem = " ".join(str(error).split())
+    if problem:
         wanted = "JSON: dicts with texts as keys, lists, texts, finite numbers, truths, None"
-        raise wrong_answer(f"{who}: state_dict()", state, wanted, told=told)
+        raise wrong_answer(f"{who}: state_dict()", state, wanted, shown=problem)
     return plain
 
 

@@ -180,9 +180,9 @@ def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
 def _problems(error: ValidationError) -> str:
     """Return what is wrong with arguments, for a policy: each problem with its place, and no documentation links."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    told = [
+    problems = [
         f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}"
         for problem in found[:_SHOWN_PROBLEMS]
     ]
-    more = len(found) - len(told)
-    return "; ".join([*told, f"and {more} more"] if more else told)
+    more = len(found) - len(problems)
+    return "; ".join([*problems, f"and {more} more"] if more else problems)

@@ -81,7 +81,7 @@ def window_of(config: MultiTurnConfig, context: RolloutContext) -> ImageWindow |
             "left out. Set --model.vision, or leave the option out",
             code="config/no-images-to-leave-out",
         )
-    most = context.images.desk.limits.max_images
+    most = context.images.loader.limits.max_images
     if config.last_images > most:
         raise ConfigError(
             f"rollout.multi_turn.last_images {config.last_images}: a sequence has at most data.max_images {most}. Set "

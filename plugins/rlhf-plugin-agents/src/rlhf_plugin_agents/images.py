@@ -47,7 +47,7 @@ def has_room_for_images(num_images: int, observation: Observation, context: Roll
         return True
     shown = (part.get("video") for part in image_parts(observation.messages))
     new = sum(len(frames) if isinstance(frames, list | tuple) else 1 for frames in shown)
-    return num_images + new <= context.images.desk.limits.max_images
+    return num_images + new <= context.images.loader.limits.max_images
 
 
 def expanded(

@@ -116,9 +116,9 @@ class Endpoint:
             outcome = AgentOutcome()
             try:
                 with host.hosting(session) as address:
-                    told = self._context(uid, task, context, address)
+                    agent_context = self._context(uid, task, context, address)
                     async with asyncio.timeout(self._config.episode_timeout_s):
-                        end, outcome = await _until_broken(self._agent.play(told), session)
+                        end, outcome = await _until_broken(self._agent.play(agent_context), session)
                 if end is EpisodeEnd.FINISHED:
                     self._check(outcome)
             except AgentFailure as error:

@@ -246,7 +246,7 @@ class TorchBackend(LeavingRole):
         scores = self._role.reader.action_scores(packed, columns.teacher_top_ids)
         seen.add(rows, scores)
         if isinstance(objective, BuiltPolicyObjective):
-            return objective.rollouts(scores, columns, plan, seen.hear(rows))
+            return objective.rollouts(scores, columns, plan, seen.recorder(rows))
         return objective.rollouts(scores, columns, plan)
 
     def module(self) -> torch.nn.Module | None:

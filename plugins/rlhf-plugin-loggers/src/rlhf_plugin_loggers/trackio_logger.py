@@ -76,8 +76,8 @@ class TrackioLogger:
             trackio.Trace(each.messages, each.metadata, each.spans)
             for each in token_traces(samples, self.config.traces)
         ]
-        told = {"tokens": traces} if traces else {}
-        self._run.log({**tables, **pictures, **told}, step=step)
+        tokens = {"tokens": traces} if traces else {}
+        self._run.log({**tables, **pictures, **tokens}, step=step)
 
     def finish(self, result: RunResult) -> None:
         import trackio

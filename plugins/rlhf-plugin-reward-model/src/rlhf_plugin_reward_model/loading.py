@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from rlhf_core import ConfigError, RLHFError, headline
-from rlhf_core.long_work import told_if_long
+from rlhf_core.long_work import log_if_long
 from rlhf_data import reach_hub
 from rlhf_torch.models.loading import reads_images
 from rlhf_torch.models.quantized_files import settle_unpacked, stored_quantization, unpacking
@@ -160,8 +160,8 @@ def _classifier(
     if unpacked:
         # An adapter's own config.json is that of the unpacked base.
         config.quantization_config = dict(stored_quantization(path) or {})
-    told = told_if_long(f"reading the weights of reward model {path}")
-    with told, errors_only(), quiet_loading():  # `_check_loaded` names missing weights.
+    reading = log_if_long(f"reading the weights of reward model {path}")
+    with reading, errors_only(), quiet_loading():  # `_check_loaded` names missing weights.
         model, info = AutoModelForSequenceClassification.from_pretrained(
             path,
             config=config,

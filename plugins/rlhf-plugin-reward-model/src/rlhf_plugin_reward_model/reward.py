@@ -11,8 +11,8 @@ from rlhf_core import RewardError
 from rlhf_core.contracts import RewardRequest, RewardResult
 from rlhf_core.media import (
     ImageReader,
-    MediaDesk,
     MediaLimits,
+    MediaLoader,
     MediaOptions,
     MediaProblem,
     SampleImage,
@@ -125,8 +125,8 @@ class SeeingReader:
             tokens.writing,
             template_kwargs=config.chat_template_kwargs,
         )
-        desk = MediaDesk(MediaOptions(limits=NO_LIMITS))
-        self._images = ImageReader(desk, tokens)
+        loader = MediaLoader(MediaOptions(limits=NO_LIMITS))
+        self._images = ImageReader(loader, tokens)
 
     def read(self, request: RewardRequest) -> SeenTokens:
         """Return a sample's tokens and images.

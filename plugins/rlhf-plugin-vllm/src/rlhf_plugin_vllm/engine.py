@@ -234,7 +234,7 @@ class VllmEngine:
         self._state = VllmState.INCOMPLETE
         try:
             await self._sleep.take_weights_back()
-            told = await update()
+            changed = await update()
         except Exception as error:  # vLLM wraps a worker's error in various classes
             raise worker_failed("update_weights", error) from error
         self._version = version
@@ -242,7 +242,7 @@ class VllmEngine:
         if changes_running:
             await self._forget_prefixes()
         self._state = state
-        return told
+        return changed
 
     async def pause(self) -> None:
         """Stop all requests between two tokens. These requests and new ones wait for ``resume``."""

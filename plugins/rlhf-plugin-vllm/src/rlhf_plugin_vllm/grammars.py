@@ -68,9 +68,9 @@ class Grammars:
         """
         if request.sampling.grammar is None:
             return None
-        told = await self._workers.ask("rlhf_take_masses", name, count, list(alive))
+        answers = await self._workers.ask("rlhf_take_masses", name, count, list(alive))
         # Each rank that has the logits measures the same; ranks of other stages have nothing.
-        measured: list[float] = next((each for each in told if each is not None), [])
+        measured: list[float] = next((each for each in answers if each is not None), [])
         masses = np.asarray(measured, dtype=np.float32)
         if len(masses) != count or np.isnan(masses).any():
             raise RolloutError(

@@ -58,9 +58,9 @@ class ToldRoutes:
     async def start(self) -> None:
         """Ask the workers for the layers with experts, if routes are wanted."""
         if self._wanted:
-            (told, *_) = await self._workers.ask("rlhf_expert_layers")
-            self._layers = list(told["layers"])
-            self._dtype = np.int8 if told["experts"] <= SMALL else np.int16
+            (layers, *_) = await self._workers.ask("rlhf_expert_layers")
+            self._layers = list(layers["layers"])
+            self._dtype = np.int8 if layers["experts"] <= SMALL else np.int16
 
     def of(
         self, request: GenerationRequest, output: CompletionOutput

@@ -3,7 +3,7 @@
 import logging
 
 from rlhf_data.files import pace
-from rlhf_data.files.pace import told
+from rlhf_data.files.pace import with_progress
 
 
 def test_a_long_reading_says_how_far_it_is_now_and_then(monkeypatch, caplog):
@@ -12,7 +12,7 @@ def test_a_long_reading_says_how_far_it_is_now_and_then(monkeypatch, caplog):
     monkeypatch.setattr(pace.time, "monotonic", lambda: next(seconds))
 
     with caplog.at_level(logging.INFO, logger=pace.log.name):
-        assert list(told(range(7), 1234, "rows")) == list(range(7))
+        assert list(with_progress(range(7), 1234, "rows")) == list(range(7))
 
     assert [record.getMessage() for record in caplog.records] == [
         "rows: reading rows and making tokens of them, 1 of 1,234 so far, in 16 s",
@@ -22,6 +22,6 @@ def test_a_long_reading_says_how_far_it_is_now_and_then(monkeypatch, caplog):
 
 def test_a_short_one_says_nothing(caplog):
     with caplog.at_level(logging.INFO):
-        assert list(told(iter("abc"), 3, "rows")) == ["a", "b", "c"]
+        assert list(with_progress(iter("abc"), 3, "rows")) == ["a", "b", "c"]
 
     assert not caplog.records

@@ -10,7 +10,7 @@ from tests.images import noisy, refused, saved
 from tests.libs.data.test_row_images import Tokens
 
 from rlhf_core.errors import DataError
-from rlhf_core.media.desk import MediaDesk, MediaOptions
+from rlhf_core.media.loader import MediaLoader, MediaOptions
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.media.reference import MediaRef
 from rlhf_core.media.spans import MediaSpan
@@ -66,7 +66,7 @@ def reader(tmp_path, renderer) -> ImageReader:
         (tmp_path / f"{width}.png").write_bytes(saved(noisy(width, 4)))
     (marker,) = renderer.encode("~")
     return ImageReader(
-        MediaDesk(MediaOptions(folder=str(tmp_path / "media"))), Tokens(marker), "images"
+        MediaLoader(MediaOptions(folder=str(tmp_path / "media"))), Tokens(marker), "images"
     )
 
 
@@ -250,14 +250,14 @@ def test_of_forty_images_the_first_batch_reads_its_own(tmp_path, renderer, reade
     rows = read(tmp_path, renderer, on_use, given)
 
     assert reads == []
-    assert not reader.desk.store.folder.exists()
+    assert not reader.loader.store.folder.exists()
     batch = used_images(rows.select(np.array([3])), on_use.on_use)
 
     assert reads == ["of3.png"]
-    (kept,) = (one for one in reader.desk.store.folder.rglob("*") if one.is_file())
+    (kept,) = (one for one in reader.loader.store.folder.rglob("*") if one.is_file())
     assert kept.resolve() == tmp_path / "of3.png"
     (image,) = batch.media_of(0)
-    assert reader.desk.store.read(image.image) == kept.read_bytes()
+    assert reader.loader.store.read(image.image) == kept.read_bytes()
 
 
 def test_batches_are_those_of_images_that_are_taken_in_at_once(tmp_path, renderer, reader, on_use):
@@ -275,11 +275,11 @@ def test_images_within_rows_are_written_when_they_are_used(tmp_path, renderer, r
     given = [{"prompt": "a", "images": [{"base64": content}], "response": "b"}]
 
     rows = read(tmp_path, renderer, on_use, given)
-    assert not reader.desk.store.folder.exists()
+    assert not reader.loader.store.folder.exists()
     batch = used_images(rows, on_use.on_use)
 
     (image,) = batch.media_of(0)
-    assert reader.desk.store.read(image.image) == saved(noisy(5, 4))
+    assert reader.loader.store.read(image.image) == saved(noisy(5, 4))
 
 
 @pytest.mark.parametrize("name", [*refused(), "missing"])
@@ -325,4 +325,4 @@ def test_rows_that_are_compared_name_images_by_their_contents(tmp_path, renderer
     rows = read(tmp_path, renderer, compared, given)
 
     assert rows.media[0] == rows.media[1]
-    assert not reader.desk.store.folder.exists()
+    assert not reader.loader.store.folder.exists()

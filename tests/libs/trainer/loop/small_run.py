@@ -22,10 +22,10 @@ from rlhf_core.storage.run_folder import RunFolder, complete
 from rlhf_testing.fakes import FakeEngine
 from rlhf_testing.tiny import tiny_config, tiny_tokenizer
 from rlhf_trainer.durable import checkpoint
+from rlhf_trainer.loop.rl_trainer import RLTrainer
 from rlhf_trainer.loop.run import run as run_training
 from rlhf_trainer.loop.session import open_session
 from rlhf_trainer.loop.state import initial_state
-from rlhf_trainer.loop.trainer import Trainer
 
 NUM_ROWS = 12
 
@@ -273,7 +273,7 @@ async def opened(resolved, plugins, folder):
     """A trainer at its first step, with all that a run has around it but the run itself."""
     async with AsyncExitStack() as stack:
         session = await open_session(resolved, plugins, stack)
-        trainer = Trainer(session, initial_state(resolved.run), RunFolder(folder))
+        trainer = RLTrainer(session, initial_state(resolved.run), RunFolder(folder))
         await trainer.begin(None, {}, stack)
         yield trainer
 

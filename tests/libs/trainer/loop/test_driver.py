@@ -22,9 +22,9 @@ from rlhf_config.common import (
 )
 from rlhf_core import CheckpointError, Config, ConfigError, ResumeError, StorageError
 from rlhf_testing.errors import has_code
-from rlhf_trainer.loop.course import Export, FinishedStep, RunKind
 from rlhf_trainer.loop.driver import drive
 from rlhf_trainer.loop.resume import ResumeRules
+from rlhf_trainer.loop.run_kind import Export, FinishedStep, RunKind
 from rlhf_trainer.loop.state import RunState
 
 

@@ -11,8 +11,8 @@ from tests.deadlines import HANG_S
 from rlhf_core import Component, Config, ConfigError, RolloutError
 from rlhf_core.contracts import RolloutSample, RunInfo, RunResult
 from rlhf_testing.errors import has_code
-from rlhf_trainer.loop import hearers as loop_loggers
-from rlhf_trainer.loop.hearers import Loggers, without_credentials
+from rlhf_trainer.loop import listeners as loop_loggers
+from rlhf_trainer.loop.listeners import Loggers, without_credentials
 from rlhf_trainer.loop.run import run as run_training
 
 EVALUATED = {"eval": {"fraction": 0.25, "every": 2}}

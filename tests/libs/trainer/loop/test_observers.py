@@ -9,7 +9,7 @@ import pytest
 from rlhf_core import Component, Config, PluginError, ResumeError
 from rlhf_core.contracts import EndRun, Observer
 from rlhf_testing.errors import has_code
-from rlhf_trainer.loop.hearers import Observers, WatchingObserver
+from rlhf_trainer.loop.listeners import Observers, WatchingObserver
 
 EVALUATED = {"eval": {"fraction": 0.25, "every": 2}}
 WATCHED = {"observers": {"use": ["watcher"]}}
@@ -22,13 +22,13 @@ class Watcher(Observer):
     """Writes down what it hears, counts steps, and does what a test wants at an event."""
 
     def __init__(self, actions=None, answers=None):
-        self.heard = []
+        self.observed = []
         self.steps = 0
         self._actions = actions or {}
         self._answers = answers or {}
 
     def _note(self, event, number=None):
-        self.heard.append((event, number))
+        self.observed.append((event, number))
         self._actions.get(event, lambda: None)()
         return self._answers.get((event, number))
 
@@ -88,7 +88,7 @@ def test_an_observer_hears_the_run_in_its_order(small_run):
         *[("rollout_end", 2), ("step_end", 2), ("eval_end", 2), ("checkpoint_saved", 2)],
         *[("rollout_end", 3), ("step_end", 3), ("eval_end", 3), ("checkpoint_saved", 3)],
     ]
-    assert watcher.heard == [
+    assert watcher.observed == [
         ("run_start", 0),
         ("eval_end", 0),
         *steps,
@@ -211,8 +211,8 @@ def test_past_its_end_the_run_is_that_without_an_observer_and_who_ended_it_begin
 
     assert (result.status, result.steps, result.message) == ("finished", 6, "")
     loaded = [("load_state_dict", 2)]
-    assert [event for event in watcher.heard if event[0] == "load_state_dict"] == []
-    assert [event for event in other.heard if event[0] == "load_state_dict"] == loaded
+    assert [event for event in watcher.observed if event[0] == "load_state_dict"] == []
+    assert [event for event in other.observed if event[0] == "load_state_dict"] == loaded
     small_run(LONGER, output="whole")
     metrics = [line["metrics"] for line in small_run.lines() if "metrics" in line]
     assert metrics == [line["metrics"] for line in small_run.lines(output="whole")]
@@ -221,11 +221,11 @@ def test_past_its_end_the_run_is_that_without_an_observer_and_who_ended_it_begin
 def test_the_state_comes_back_before_the_run_starts(small_run):
     watcher = watched(small_run, Watcher())
     small_run(WATCHED, {"train": {"steps": 2}})
-    first = len(watcher.heard)
+    first = len(watcher.observed)
 
     small_run(WATCHED, RESUMED)
 
-    assert watcher.heard[first : first + 2] == [("load_state_dict", 2), ("run_start", 2)]
+    assert watcher.observed[first : first + 2] == [("load_state_dict", 2), ("run_start", 2)]
 
 
 def test_observers_may_join_and_leave_a_resumed_run(small_run):
@@ -235,7 +235,7 @@ def test_observers_may_join_and_leave_a_resumed_run(small_run):
 
     small_run(WATCHED, RESUMED)
 
-    assert watcher.heard[0] == ("run_start", 2)
+    assert watcher.observed[0] == ("run_start", 2)
 
 
 def test_a_state_that_cannot_be_taken_back_refuses_the_resume(small_run):
@@ -258,8 +258,8 @@ def test_one_that_raises_is_named_and_switched_off_and_the_others_hear_on(small_
     result = small_run(EVALUATED, {"observers": {"use": ["watcher", "other"]}})
 
     assert result.status == "finished"
-    assert other.heard[-1] == ("run_end", "finished")
-    assert watcher.heard[-1][0] == event
+    assert other.observed[-1] == ("run_end", "finished")
+    assert watcher.observed[-1][0] == event
     (record,) = [record for record in caplog.records if "observer watcher (" in record.message]
     assert f"failed in {event} and is switched off" in record.message
     assert "ZeroDivisionError" in record.exc_text
@@ -295,7 +295,7 @@ def test_a_state_that_is_no_json_switches_it_off_and_nothing_is_lost(state, capl
 
     assert "failed in state_dict" in caplog.text
     observers.tell("step_end", step=1, metrics={})
-    assert watcher.heard == []
+    assert watcher.observed == []
 
 
 def test_a_state_is_as_json_gives_it_back():

@@ -11,14 +11,14 @@ from rlhf_core.storage.run_folder import RunFolder
 from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import FakeEngine
 from rlhf_trainer.durable.records import Extent
+from rlhf_trainer.loop.rl_trainer import RLTrainer
 from rlhf_trainer.loop.sleeping import Sleeping
 from rlhf_trainer.loop.state import LoopState
-from rlhf_trainer.loop.trainer import Trainer
 from rlhf_trainer.loop.training import BINDING, check_books
 
 
 @pytest.fixture
-def course(tmp_path):
+def trainer(tmp_path):
     def of(*roles, ema=None):
         run = SimpleNamespace(actor=ActorConfig(optim="any", ema=ema))
         named = {name: name for name in roles}
@@ -28,21 +28,21 @@ def course(tmp_path):
             total_steps=7,
             sleeping=Sleeping(FakeEngine(), named, ()),
         )
-        return Trainer(session, LoopState(), RunFolder(tmp_path))
+        return RLTrainer(session, LoopState(), RunFolder(tmp_path))
 
     return of
 
 
-def test_models_that_never_change_are_not_saved(course):
+def test_models_that_never_change_are_not_saved(trainer):
     """They are what the options say now, not what the options said when the checkpoint was made."""
-    every = course("policy", "critic", "reference", "teacher")
+    every = trainer("policy", "critic", "reference", "teacher")
 
     assert list(every.saved_roles.values()) == ["policy", "critic"]
     assert every.total_steps == 7
 
 
-def test_the_policy_is_exported_and_its_average_where_there_is_one(course, tmp_path):
-    plain, averaged = course("policy", "critic"), course("policy", ema=0.9)
+def test_the_policy_is_exported_and_its_average_where_there_is_one(trainer, tmp_path):
+    plain, averaged = trainer("policy", "critic"), trainer("policy", ema=0.9)
 
     assert [(one.role, one.folder, one.ema) for one in plain.exports] == [
         ("policy", tmp_path / "model", False)

@@ -7,8 +7,8 @@ import pytest
 from tests.images import noisy, saved
 
 from rlhf_core.contracts import RoleHandle, TrainBatch
-from rlhf_core.media import ImagesOnUse, MediaDesk, MediaOptions, MediaSpan
-from rlhf_core.media.desk import Intake
+from rlhf_core.media import ImagesOnUse, MediaLoader, MediaOptions, MediaSpan
+from rlhf_core.media.loader import Intake
 from rlhf_data.learned.sequences import LearnedSequence, SequenceColumns
 from rlhf_plugin_supervised.training.images import WITH_ROWS, with_images
 
@@ -40,10 +40,10 @@ class Model:
 @pytest.mark.parametrize("name", WITH_ROWS)
 def test_images_are_in_the_store_when_a_model_gets_them(tmp_path, name):
     (tmp_path / "a.png").write_bytes(saved(noisy()))
-    desk = MediaDesk(MediaOptions(folder=str(tmp_path / "media")))
-    looked_at = desk.take("a.png", tmp_path, Intake(decodes=False, keeps=False, reads=False))
-    images = ImagesOnUse(desk)
-    images.note([looked_at], lambda index: str(desk.take("a.png", tmp_path)), 0)
+    loader = MediaLoader(MediaOptions(folder=str(tmp_path / "media")))
+    looked_at = loader.take("a.png", tmp_path, Intake(decodes=False, keeps=False, reads=False))
+    images = ImagesOnUse(loader)
+    images.note([looked_at], lambda index: str(loader.take("a.png", tmp_path)), 0)
     columns = SequenceColumns()
     columns.add(
         0,
@@ -61,7 +61,7 @@ def test_images_are_in_the_store_when_a_model_gets_them(tmp_path, name):
 
     (given,) = model.seen
     (span,) = (given.trajectories if name == "train_step" else given).media_of(0)
-    assert desk.store.read(span.image) == (tmp_path / "a.png").read_bytes()
+    assert loader.store.read(span.image) == (tmp_path / "a.png").read_bytes()
     assert handle.changes == 7
 
 

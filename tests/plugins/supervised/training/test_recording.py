@@ -20,7 +20,7 @@ from rlhf_core.plugins import load
 from rlhf_data import TokenizerRenderer
 from rlhf_plugin_supervised.training.preferences.answers import seen_judged, seen_pairs
 from rlhf_plugin_supervised.training.recording import RowRecorder
-from rlhf_plugin_supervised.training.seen import Seen, SeenRow, Told
+from rlhf_plugin_supervised.training.seen import ModelNumbers, Seen, SeenRow
 from rlhf_plugin_supervised.training.update import Evaluated, Update
 from rlhf_testing.tiny import tiny_tokenizer
 
@@ -54,16 +54,16 @@ def update(*rows, **columns):
 
 
 class Halves:
-    """Each row has what was told of its first learned token."""
+    """Each row has what was outputs of its first learned token."""
 
     def __init__(self, rows_per_unit=1, kind="row", steps=()):
         self.rows_per_unit, self.kind, self.steps = rows_per_unit, kind, steps
         self.images = None
 
-    def seen(self, part, told):
-        firsts = told.numbers[part.batch.trajectories.action_offsets[:-1]].tolist()
+    def seen(self, part, outputs):
+        firsts = outputs.numbers[part.batch.trajectories.action_offsets[:-1]].tolist()
         rows = [SeenRow(score=first, numbers={"nll": -first}, steps=self.steps) for first in firsts]
-        return Seen(kind=self.kind, rows=rows, columns={"old_logprobs": told.numbers})
+        return Seen(kind=self.kind, rows=rows, columns={"old_logprobs": outputs.numbers})
 
 
 def recorder(examples, count=2, hears_tokens=True, has_scores=False):
@@ -77,8 +77,8 @@ def recorder(examples, count=2, hears_tokens=True, has_scores=False):
 
 
 def samples(kept, whole, logprobs, epoch=3):
-    told = np.array(logprobs, dtype=np.float32)
-    return kept.samples(whole, StepOutcome(metrics={}, logprobs=told), epoch=epoch)
+    outputs = np.array(logprobs, dtype=np.float32)
+    return kept.samples(whole, StepOutcome(metrics={}, logprobs=outputs), epoch=epoch)
 
 
 def test_rows_are_spread_evenly_over_the_update_and_have_its_epoch():
@@ -137,10 +137,10 @@ def test_an_update_is_asked_for_what_is_recorded_of_its_own_pass():
 
 
 def test_scores_are_those_of_the_update():
-    whole, told = update(row(0), row(1)), np.array([0.5, -2.0], dtype=np.float32)
+    whole, outputs = update(row(0), row(1)), np.array([0.5, -2.0], dtype=np.float32)
 
     kept = recorder(Halves(), has_scores=True)
-    found = kept.samples(whole, StepOutcome(metrics={}, values=told), epoch=0)
+    found = kept.samples(whole, StepOutcome(metrics={}, values=outputs), epoch=0)
 
     assert found is not None
     assert [each["reward"] for each in found] == [0.5, -2.0]
@@ -153,7 +153,7 @@ def evaluated(sets, *rows, numbers, losses=None):
         metrics={},
         sets={name: np.array(at) for name, at in sets.items()},
         update=update(*rows),
-        told=Told(numbers=plain[0], losses=plain[1]),
+        outputs=ModelNumbers(numbers=plain[0], losses=plain[1]),
     )
 
 

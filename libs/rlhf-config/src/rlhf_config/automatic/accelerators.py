@@ -26,22 +26,22 @@ def visible_accelerators() -> tuple[Accelerator, ...]:
     if not files or _is_for_cpus():
         return ()
     try:
-        told = subprocess.run(
+        listing = subprocess.run(
             _QUERY, capture_output=True, text=True, timeout=_PATIENCE_S, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError):
-        told = "\n".join(f"{number}, , GPU, " for number in range(len(files)))
-    return visible(told.splitlines(), allowed)
+        listing = "\n".join(f"{number}, , GPU, " for number in range(len(files)))
+    return visible(listing.splitlines(), allowed)
 
 
-def visible(told: Sequence[str], allowed: str | None) -> tuple[Accelerator, ...]:
+def visible(listing: Sequence[str], allowed: str | None) -> tuple[Accelerator, ...]:
     """Return the GPUs of lines ``index, uuid, name, MiB`` that ``CUDA_VISIBLE_DEVICES`` allows.
 
     Args:
         allowed: indices or beginnings of UUIDs with commas; what follows an unknown one is not visible, as for CUDA.
             None: all.
     """
-    rows = [[part.strip() for part in line.split(",")] for line in told if line.count(",") == 3]
+    rows = [[part.strip() for part in line.split(",")] for line in listing if line.count(",") == 3]
     if allowed is None:
         return tuple(_accelerator(row) for row in rows)
     found: list[Accelerator] = []

@@ -16,7 +16,7 @@ EVERY_S = 30.0
 """Seconds between two lines."""
 
 
-def told(rows: Iterable[ItemT], total: int, name: str) -> Iterator[ItemT]:
+def with_progress(rows: Iterable[ItemT], total: int, name: str) -> Iterator[ItemT]:
     """Yield the rows, and log how many of ``total`` were read: after ``FIRST_S``, and then each ``EVERY_S``.
 
     The lines are in ``reading_log``.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlhf_core.batch.media_columns import with_references
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.media.desk import ImagesOnUse
+from rlhf_core.media.loader import ImagesOnUse
 from rlhf_core.media.problem import MediaProblem
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.media.reference import MediaRef

@@ -16,7 +16,7 @@ from rlhf_core.media.reader import ImageReader
 from rlhf_core.storage.writing import writing
 
 from ..chat.template.pieces import LEARNED_FIELDS
-from ..files.pace import told
+from ..files.pace import with_progress
 from ..forms.form import RowKind
 from ..forms.recognizing import formed
 from ..held_out.sides import ALL, Side, hashes_of
@@ -179,7 +179,7 @@ def _gather(
         own_images = RowImages.of(images, spec)
         wanted = _wanted(source, form, own_images, options, side)
         read = enumerate(source.scan((*form.columns, *own_images.columns, *LEARNED_FIELDS)))
-        rows = told(compress(read, wanted), int(wanted.sum()), source.name)
+        rows = with_progress(compress(read, wanted), int(wanted.sum()), source.name)
         gathered.begin(found)
         while batch := list(islice(rows, _BATCH_ROWS)):
             made = made_rows(batch, form, tokenizer, own_images)

@@ -87,15 +87,15 @@ def check_routes_are_those_of_the_model(subject: Subject) -> None:
                 await engine.close()
         routers = _Routers(plain)
         for row in found:
-            told = row.expert_routes
+            routes = row.expert_routes
             wanted = (len(PROMPT) + len(row.token_ids) - 1, LAYERS, TOP_K)
-            assert told is not None, "no routes, though they were asked for"
-            assert told.shape == wanted, f"routes of shape {told.shape}, expected {wanted}"
+            assert routes is not None, "no routes, though they were asked for"
+            assert routes.shape == wanted, f"routes of shape {routes.shape}, expected {wanted}"
             routers.chosen.clear()
             with torch.no_grad():
                 plain.logits([*PROMPT, *row.token_ids[:-1].tolist()])
             expected = torch.stack(routers.chosen, dim=1).sort(-1).values
-            actual = torch.from_numpy(told.astype(np.int64)).sort(-1).values
+            actual = torch.from_numpy(routes.astype(np.int64)).sort(-1).values
             assert_equal(actual, expected, "experts", atol=0.0)
 
     with tiny_model(family="qwen3_moe") as folder:

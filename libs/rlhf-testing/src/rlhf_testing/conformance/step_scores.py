@@ -23,14 +23,14 @@ def check_a_step_returns_what_its_plan_asks_for(subject: Subject) -> None:
         with torch.no_grad():
             plain = PlainModel(folder).outputs(batch.trajectories, temperature=0.6)
         with running(subject, folder, temperature=0.6, max_tokens_per_micro_batch=12) as backend:
-            told = backend.train_step(batch, asking)
+            answered = backend.train_step(batch, asking)
             silent = backend.train_step(batch, plan)
     losses = -torch.from_numpy(batch.columns["advantages"])  # the policy's gradient, at ratios of 1
     for name, found, expected in (
-        ("logprobs", told.logprobs, plain.logprobs),
-        ("entropies", told.entropies, plain.entropies),
-        ("losses", told.losses, losses),
-        ("clipped", told.clipped, torch.zeros_like(losses)),
+        ("logprobs", answered.logprobs, plain.logprobs),
+        ("entropies", answered.entropies, plain.entropies),
+        ("losses", answered.losses, losses),
+        ("clipped", answered.clipped, torch.zeros_like(losses)),
     ):
         if found is None and name != "logprobs":
             continue

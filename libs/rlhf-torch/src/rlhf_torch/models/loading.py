@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_core import ConfigError, PluginError, headline
-from rlhf_core.long_work import told_if_long
+from rlhf_core.long_work import log_if_long
 from rlhf_core.outside.json_reader import parse_object
 from rlhf_data import reach_hub
 
@@ -80,9 +80,9 @@ def load_causal_lm(
         reader=reader,
         rows=rows,
     )
-    with told_if_long(f"preparing the weights of model {path}"):
+    with log_if_long(f"preparing the weights of model {path}"):
         model = loaded.model if adapt is None else adapt(loaded.model)
-    with told_if_long(f"comparing model {path} with itself in packed rows"):
+    with log_if_long(f"comparing model {path} with itself in packed rows"):
         lm = verified(model, as_dtype(compute_dtype or dtype), reader)
     if loaded.lacks_head:
         # After the comparison, which zeros would pass; Transformers draws them from the global random state.
@@ -124,7 +124,7 @@ def load_model(
     # What Transformers would do without our settings, it says as a warning.
     silent = errors_only() if unpacked else nullcontext()
     try:
-        with told_if_long(f"reading the weights of model {path}"), quiet_loading(), silent:
+        with log_if_long(f"reading the weights of model {path}"), quiet_loading(), silent:
             if reader is None:
                 model, info = AutoModelForCausalLM.from_pretrained(
                     path, attn_implementation=attention.NAME, **options

@@ -131,7 +131,7 @@ class PassLosses:
             scores = self._scores(shared, columns.teacher_top_ids)
             seen.add(rows, scores)
             if isinstance(objective, BuiltPolicyObjective):
-                find = partial(objective.rollouts, scores, columns, plan, seen.hear(rows))
+                find = partial(objective.rollouts, scores, columns, plan, seen.recorder(rows))
             else:
                 find = partial(objective.rollouts, scores, columns, plan)
             outputs = scores.logprobs

@@ -120,9 +120,9 @@ class Ranks:
         """Return the text of the rank ``teller``; a collective call."""
         if self.world_size == 1:
             return text
-        told = list(text.encode()) if self.rank == teller else []
-        numbers = torch.zeros(self.largest(len(told)), dtype=torch.int32, device=self.device)
-        numbers[: len(told)] = torch.tensor(told, dtype=torch.int32, device=self.device)
+        encoded = list(text.encode()) if self.rank == teller else []
+        numbers = torch.zeros(self.largest(len(encoded)), dtype=torch.int32, device=self.device)
+        numbers[: len(encoded)] = torch.tensor(encoded, dtype=torch.int32, device=self.device)
         dist.all_reduce(numbers)
         return bytes(numbers.tolist()).decode()
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf_core.contracts import Metrics, StepOutcome, StepPlan, TrainBatch, TrajectoryColumns
-from rlhf_core.objective import ActionScores, HearLosses
+from rlhf_core.objective import ActionScores, RecordLosses
 
 _ALL = slice(None)
 
@@ -74,12 +74,12 @@ class SeenScores:
         if self._values is not None:
             self._values.append(Pass(rows, (values.detach(),)))
 
-    def hear(self, rows: NDArray[np.int64]) -> HearLosses | None:
+    def recorder(self, rows: NDArray[np.int64]) -> RecordLosses | None:
         """Return what keeps the losses of one pass; None: they are not wanted."""
         losses = self._losses
         if losses is None:
             return None
-        return lambda *told: losses.append(Pass(rows, told))
+        return lambda *numbers: losses.append(Pass(rows, numbers))
 
     def outcome(self, metrics: Metrics, own: slice = _ALL) -> StepOutcome:
         """Return the outcome of the update, with the columns that are wanted in the order of the batch; called once,
@@ -92,7 +92,7 @@ class SeenScores:
         def part(column: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
             return None if column is None else column[own]
 
-        losses, clipped = self._told()
+        losses, clipped = self._losses_in_order()
         has_no_head = self._values == [] and len(self._batch) > 0
         return StepOutcome(
             metrics=metrics,
@@ -103,14 +103,14 @@ class SeenScores:
             values=None if has_no_head else part(self._column(self._values)),
         )
 
-    def _told(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+    def _losses_in_order(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
         """Return ``StepOutcome.losses`` and ``StepOutcome.clipped``; None each where no pass told them."""
         if self._losses == [] and not len(self._batch):  # of a rank without rows
             return np.empty(0, dtype=np.float32), np.empty(0, dtype=np.float32)
         if not self._losses:
             return None, None
-        told, clipped = placed(self._batch, self._losses)
-        return told, clipped
+        losses, clipped = placed(self._batch, self._losses)
+        return losses, clipped
 
     def _column(self, passes: list[Pass] | None) -> NDArray[np.float32] | None:
         if passes is None:

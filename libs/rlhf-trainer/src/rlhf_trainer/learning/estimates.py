@@ -41,7 +41,7 @@ class ModelOutputs:
     final_values: NDArray[np.float32] | None = None
     """(B,)"""
     teacher_top: TopTokens | None = None
-    heard: Columns = field(default_factory=dict)
+    observed: Columns = field(default_factory=dict)
     """(sum of A,) each, which observers alone read: the entropy, where there is a pass that computes statistics."""
 
     def of_rows(self, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> ModelOutputs:
@@ -88,7 +88,7 @@ async def ask_models(
         sum_pi_squared=statistics.get("sum_pi_squared"),
         final_values=await final_values(batch, roles[CRITIC]) if demands.final_values else None,
         teacher_top=await roles[TEACHER].top_tokens(batch, top) if top else None,
-        heard={name: column for name, column in statistics.items() if name == "entropy"},
+        observed={name: column for name, column in statistics.items() if name == "entropy"},
     )
 
 

@@ -87,8 +87,8 @@ class BatchLearner:
         )
         trains_policy = not demands.critic or request.step > run.critic.warmup_steps
         imitated = supervised.batch_size if supervised is not None and trains_policy else 0
-        skipped, heard = dict[str, int](), dict(outputs.heard)
-        updated = await self._update(request, whole, updates, trains_policy, skipped, heard)
+        skipped, observed = dict[str, int](), dict(outputs.observed)
+        updated = await self._update(request, whole, updates, trains_policy, skipped, observed)
         return LearnOutcome(
             metrics=merge_metrics([metrics, updated]),
             score_s=estimated - started,
@@ -96,7 +96,7 @@ class BatchLearner:
             policy_changed=trains_policy,
             supervised_taken=request.supervised_taken + imitated * len(updates),
             skipped_updates={**request.skipped_updates, **skipped},
-            columns=columns | heard if self._keeps_columns else None,
+            columns=columns | observed if self._keeps_columns else None,
         )
 
     def _estimates(self, request: LearnRequest, outputs: ModelOutputs) -> tuple[Columns, Metrics]:
@@ -128,14 +128,14 @@ class BatchLearner:
         updates: Sequence[NDArray[np.int64]],
         trains_policy: bool,
         skipped: dict[str, int],
-        heard: Columns,
+        observed: Columns,
     ) -> Metrics:
         """Do all optimizer updates of one rollout batch. Losses in the metrics are means over these updates.
 
         Args:
             updates: rows of each.
             skipped: gets, for each role that has an update, how many in a row were skipped.
-            heard: (sum of A,) each, which observers alone read; gets entropies and losses.
+            observed: (sum of A,) each, which observers alone read; gets entropies and losses.
         """
         run, demands, batch, judged = self._run, self._demands, request.batch, request.judged
         most, parts = run.rollout.max_new_tokens, list[Metrics]()
@@ -161,14 +161,14 @@ class BatchLearner:
                 plan = replace(
                     plan,
                     return_logprobs=is_first and old is None and len(batch) > 0,
-                    return_entropies=is_whole and self._keeps_columns and not heard,
+                    return_entropies=is_whole and self._keeps_columns and not observed,
                     return_losses=self._keeps_columns,
                 )
                 outcome = await self._update_role(POLICY, data, plan, request, skipped)
                 parts.append(outcome.metrics)
                 if outcome.entropies is not None:
-                    heard["entropy"] = outcome.entropies
-                _hear_losses(heard, batch, rows, outcome)
+                    observed["entropy"] = outcome.entropies
+                _observe_losses(observed, batch, rows, outcome)
                 if outcome.logprobs is not None:
                     parts.append(self._mismatch(data.trajectories, outcome.logprobs))
         return merge_updates(parts)
@@ -256,14 +256,14 @@ def require_agreement(logprob_diff_mean: float, limit: float) -> None:
     )
 
 
-def _hear_losses(
-    heard: Columns, batch: TrajectoryColumns, rows: NDArray[np.int64], outcome: StepOutcome
+def _observe_losses(
+    observed: Columns, batch: TrajectoryColumns, rows: NDArray[np.int64], outcome: StepOutcome
 ) -> None:
     """Keep what an update told of its rows, in the place of what an earlier one did."""
-    for name, told in (("loss", outcome.losses), ("clipped", outcome.clipped)):
-        if told is not None:
+    for name, values in (("loss", outcome.losses), ("clipped", outcome.clipped)):
+        if values is not None:
             nothing = np.full(int(batch.num_actions.sum()), np.nan, np.float32)
-            heard.setdefault(name, nothing)[batch.action_index(rows)] = told
+            observed.setdefault(name, nothing)[batch.action_index(rows)] = values
 
 
 def _prepared(

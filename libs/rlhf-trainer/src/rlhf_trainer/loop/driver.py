@@ -35,21 +35,21 @@ from ..durable.records import RecordFile, RunningDigest
 from ..durable.run_log import Notes, run_log
 from .best import evaluated_on, note_best
 from .control import Control
-from .course import (
-    Course,
+from .exporting import export_models
+from .interrupts import Interrupts
+from .listeners import Loggers, Observers, build_observers, observe
+from .old_objects import OldObjects
+from .restore import restore_observers
+from .resume import ResumePoint, StateT, find_resume_point
+from .run_kind import (
     FinishedStep,
     OwnRecord,
     RunKind,
+    Trainer,
     WholeStep,
     go_back,
     headline_of,
 )
-from .exporting import export_models
-from .hearers import Loggers, Observers, build_observers, observe
-from .interrupts import Interrupts
-from .old_objects import OldObjects
-from .restore import restore_observers
-from .resume import ResumePoint, StateT, find_resume_point
 from .state import Best
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def drive(
 
 @dataclass(eq=False)
 class _Run(Generic[RunT, StateT]):
-    """The driver around a course: records, observers, evaluation, checkpoints."""
+    """The driver around a trainer: records, observers, evaluation, checkpoints."""
 
     kind: RunKind[RunT, StateT]
     resolved: ResolvedOptions[RunT]
@@ -152,51 +152,51 @@ class _Run(Generic[RunT, StateT]):
     async def _train(self, stack: AsyncExitStack) -> RunResult:
         stack.enter_context(self.interrupts)
         old_objects = stack.enter_context(closing(OldObjects()))
-        course = await self._begin(stack)
+        trainer = await self._begin(stack)
         self._write_header()
         info = RunInfo(
             output=self.folder.root,
             config=self.resolved.tree,
             command=self.resolved.command,
-            total_steps=course.total_steps,
+            total_steps=trainer.total_steps,
             start_step=self.state.step,
             # Who started the run has printed the choices before anything was built.
             notes=tuple(n for n in self.notes.taken() if n not in self.resolved.choices),
         )
-        log.info(self.config.checkpoint.described(evaluates=headline_of(course) is not None))
+        log.info(self.config.checkpoint.described(evaluates=headline_of(trainer) is not None))
         self._tell("run_start", run=info)
         self.loggers.start(info)
-        self.whole = self._whole_step(course)
+        self.whole = self._whole_step(trainer)
         try:
-            return await self._go_on(course, old_objects)
+            return await self._go_on(trainer, old_objects)
         except (Exception, SystemExit) as error:
-            await self._save_after(error, course)
+            await self._save_after(error, trainer)
             raise
 
-    async def _go_on(self, course: Course, old_objects: OldObjects) -> RunResult:
+    async def _go_on(self, trainer: Trainer, old_objects: OldObjects) -> RunResult:
         """Do the steps that are left."""
         if self.state.step == 0 and self.config.eval.at_start:
-            await self._evaluate(course)
-        while not self._is_over(course):
+            await self._evaluate(trainer)
+        while not self._is_over(trainer):
             if self.control is not None:
                 await self.control.before_step(self.state)
                 if reason := self.control.stop_reason:
-                    return await self._stop(course, reason)
+                    return await self._stop(trainer, reason)
             old_objects.step_begins()
-            self._record_step(await course.step())
-            self.whole = self._whole_step(course)
-            last = self._is_over(course)
+            self._record_step(await trainer.step())
+            self.whole = self._whole_step(trainer)
+            last = self._is_over(trainer)
             is_best, bests = False, self.state.bests
             if _is_due(self.state.step, self.config.eval.every) or last:
-                is_best = await self._evaluate(course)
-                last = self._is_over(course)
-                self.whole = self._whole_step(course)
+                is_best = await self._evaluate(trainer)
+                last = self._is_over(trainer)
+                self.whole = self._whole_step(trainer)
             if self._checkpoint_is_due() or is_best or (last and self.config.checkpoint.at_end):
-                await self._save_if_possible(course, bests)
+                await self._save_if_possible(trainer, bests)
             if (reason := self._stop_reason()) and not last:
-                return await self._stop(course, reason)
+                return await self._stop(trainer, reason)
         if self.config.checkpoint.export:
-            await export_models(course.exports, self.state.step)
+            await export_models(trainer.exports, self.state.step)
         return self._result("finished", self.state.end)
 
     def _tell(self, event: str, **arguments: Any) -> None:
@@ -204,9 +204,9 @@ class _Run(Generic[RunT, StateT]):
         observe(self.plugins, f"rlhf_{event}", **arguments)
         self.observers.tell(event, **arguments)
 
-    def _is_over(self, course: Course) -> bool:
+    def _is_over(self, trainer: Trainer) -> bool:
         """Return whether no step is left to do. An observer's wish to end the run before is recorded here, once."""
-        if self.state.step >= course.total_steps:
+        if self.state.step >= trainer.total_steps:
             return True
         ending = self.observers.ending
         if ending is not None and not self.state.end:
@@ -219,10 +219,10 @@ class _Run(Generic[RunT, StateT]):
         wish = None if self.control is None else self.control.stop_reason
         return self.interrupts.requested or wish
 
-    async def _stop(self, course: Course, reason: str) -> RunResult:
+    async def _stop(self, trainer: Trainer, reason: str) -> RunResult:
         """Save what is not saved, and return the result of a run that can be resumed."""
         if self.saved_step != self.state.step:
-            await self._save(course, self._whole_step(course))
+            await self._save(trainer, self._whole_step(trainer))
         return self._result("interrupted", f"stopped by {reason}; continue with --resume auto")
 
     def _checkpoint_is_due(self) -> bool:
@@ -233,24 +233,24 @@ class _Run(Generic[RunT, StateT]):
         waited_s = time.perf_counter() - self.saved_at
         return options.every_minutes > 0 and waited_s >= 60 * options.every_minutes
 
-    async def _begin(self, stack: AsyncExitStack) -> Course:
+    async def _begin(self, stack: AsyncExitStack) -> Trainer:
         """Build everything, and bring roles, records and cursor to the state of the resume point."""
-        course = await self.kind.open(self.resolved, self.plugins, self.folder, self.state, stack)
+        trainer = await self.kind.open(self.resolved, self.plugins, self.folder, self.state, stack)
         begun = self._take_up_records()
         self.metrics, self.samples = (
             stack.enter_context(closing(RecordFile(path, begun.get(path.name))))
             for path in (self.folder.metrics, self.folder.samples)
         )
-        await course.begin(self.point, begun, stack)
+        await trainer.begin(self.point, begun, stack)
         self.records: dict[str, OwnRecord] = {
-            **course.records,
+            **trainer.records,
             self.folder.metrics.name: self.metrics,
             self.folder.samples.name: self.samples,
         }
         if self.point is not None:
             past_end = self.config.resume.past_end
             restore_observers(self.point, self.observers, past_end=past_end)
-        return course
+        return trainer
 
     def _take_up_records(self) -> Mapping[str, RunningDigest]:
         """Set damaged records and void checkpoints aside; return the digests of the records that go on, by name."""
@@ -295,29 +295,29 @@ class _Run(Generic[RunT, StateT]):
         self._tell("rollout_end", step=step, samples=texts, metrics=metrics)
         self.loggers.log_samples(step, texts)
 
-    async def _evaluate(self, course: Course) -> bool:
+    async def _evaluate(self, trainer: Trainer) -> bool:
         """Evaluate, record the results, and return whether this is the best model so far."""
-        values = await course.evaluate()
+        values = await trainer.evaluate()
         if values is None:
             return False
         self._write_metrics(eval=values)
         self._tell("eval_end", step=self.state.step, metrics=values)
         self.loggers.log_metrics(self.state.step, values)
-        options, headline = self.config.checkpoint, headline_of(course)
+        options, headline = self.config.checkpoint, headline_of(trainer)
         return note_best(self.state, values, options, self.evaluated_on, headline)
 
-    def _whole_step(self, course: Course) -> WholeStep:
-        """Return what is now between two steps. The course replaces what its state holds, so a copy of it stays so."""
+    def _whole_step(self, trainer: Trainer) -> WholeStep:
+        """Return what is now between two steps. The trainer replaces what its state holds, so a copy of it stays so."""
         self.state.observers = self.observers.state()
         return WholeStep(
             state=copy.copy(self.state),
             extents={name: record.extent for name, record in self.records.items()},
             changes={
-                name: getattr(role, "changes", None) for name, role in course.saved_roles.items()
+                name: getattr(role, "changes", None) for name, role in trainer.saved_roles.items()
             },
         )
 
-    async def _save_after(self, error: BaseException, course: Course) -> None:
+    async def _save_after(self, error: BaseException, trainer: Trainer) -> None:
         """Save the last whole step of a run that failed, if it is not saved and the roles still have it or undo what
         came later."""
         step = self.whole.state.step
@@ -325,11 +325,11 @@ class _Run(Generic[RunT, StateT]):
             return
         fate = checkpoint.how_far_back(step, self.saved_step, time.perf_counter() - self.saved_at)
         try:
-            if not await go_back(course, self.whole.changes):
+            if not await go_back(trainer, self.whole.changes):
                 changed = f"step {step + 1} failed when weights may have changed"
                 log.warning("%s, so step %s could not be saved: %s", changed, step, fate)
                 return
-            await self._save(course, self.whole)
+            await self._save(trainer, self.whole)
         except (Exception, SystemExit) as second:  # the run fails with the first error
             log.warning("step %s could not be saved: %s\n  %s", step, headline(second), fate)
             if not isinstance(second, RLHFError):
@@ -337,10 +337,10 @@ class _Run(Generic[RunT, StateT]):
         else:
             log.info("step %s, the last whole one, is saved", step)
 
-    async def _save_if_possible(self, course: Course, bests_before: list[Best]) -> None:
+    async def _save_if_possible(self, trainer: Trainer, bests_before: list[Best]) -> None:
         """Save the last whole step, or go on without it where that cannot be written and an option says so."""
         try:
-            await self._save(course, self.whole)
+            await self._save(trainer, self.whole)
         except CheckpointError as error:
             cause = error.__cause__
             failed_write = cause is not None and reason_of(cause) is not None
@@ -349,15 +349,15 @@ class _Run(Generic[RunT, StateT]):
             log.warning("%s The run goes on (--checkpoint.on_write_error skip)", error)
             self.saved_at = time.perf_counter()
             self.state.bests = bests_before
-            self.whole = self._whole_step(course)
+            self.whole = self._whole_step(trainer)
 
-    async def _save(self, course: Course, whole: WholeStep) -> None:
+    async def _save(self, trainer: Trainer, whole: WholeStep) -> None:
         step = whole.state.step
         for record in self.records.values():
             record.sync()
 
         async def fill(target: Path) -> None:
-            for name, role in course.saved_roles.items():
+            for name, role in trainer.saved_roles.items():
                 await role.save(target / name)
             fault_point("save", step)
 

@@ -16,9 +16,9 @@ from rlhf_core.errors import CheckpointError, ResumeError, RLHFError
 from rlhf_data.made.source_rows import SourceRows
 
 from ..learning.roles import CRITIC
-from .course import SavedRole
-from .hearers import Observers
+from .listeners import Observers
 from .resume import ResumePoint
+from .run_kind import SavedRole
 from .state import LoopState
 
 log = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ from rlhf_core.storage.run_folder import RunFolder
 
 from ..durable.ledger import replay
 from ..durable.records import Extent
-from .course import RunKind
 from .resume import ResumeRules
+from .rl_trainer import RLTrainer
+from .run_kind import RunKind
 from .session import open_session
 from .state import LoopState, adopt_options, initial_state
-from .trainer import Trainer
 
 BINDING = (
     "seed",
@@ -64,8 +64,8 @@ def check_books(folder: RunFolder, state: LoopState, records: Mapping[str, Exten
 
 async def _open(
     resolved: Resolved, plugins: Plugins, folder: RunFolder, state: LoopState, stack: AsyncExitStack
-) -> Trainer:
-    return Trainer(await open_session(resolved, plugins, stack), state, folder)
+) -> RLTrainer:
+    return RLTrainer(await open_session(resolved, plugins, stack), state, folder)
 
 
 TRAINING = RunKind(

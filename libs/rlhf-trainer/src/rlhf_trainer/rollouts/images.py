@@ -8,7 +8,7 @@ from typing import Any
 from rlhf_config.resolved import ResolvedOptions
 from rlhf_config.run import RunConfig
 from rlhf_core.capabilities import SEVERAL_TURNS
-from rlhf_core.media.desk import MediaDesk
+from rlhf_core.media.loader import MediaLoader
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.media.vision import ImageReaderSpec, PartsTraining, VisionModel, VisionSpec
 from rlhf_core.plugins import Plugins
@@ -56,12 +56,12 @@ def open_image_reader(spec: ImageReaderSpec | None, plugins: Plugins) -> ImageRe
 
 def drawn_images(run: RunConfig, images: ImageReader | None) -> DrawnImages | None:
     """Return what keeps the images that a run's episodes draw within their room; None: nothing draws any."""
-    if images is None or not images.draws or images.desk.store is None:
+    if images is None or not images.draws or images.loader.store is None:
         return None
     # A sample is trained as many steps after it was begun as weights may be old, and the next step may be under way.
     num_steps = run.rollout.max_staleness + 2
     most_bytes = run.rollout.drawn_images_gib * GIB
-    return DrawnImages(images.desk.store.folder, most_bytes, num_steps)
+    return DrawnImages(images.loader.store.folder, most_bytes, num_steps)
 
 
 def vision_spec(resolved: ResolvedOptions[Any], parts: PartsTraining = ALL) -> VisionSpec | None:
@@ -79,7 +79,7 @@ def vision_spec(resolved: ResolvedOptions[Any], parts: PartsTraining = ALL) -> V
 def _reader(spec: ImageReaderSpec, vision: VisionModel) -> ImageReader:
     tokens = vision.image_tokens(spec.model_path, trust_remote_code=spec.trust_remote_code)
     return ImageReader(
-        MediaDesk(spec.options), tokens, spec.key, draws=spec.draws, no_videos=spec.no_videos
+        MediaLoader(spec.options), tokens, spec.key, draws=spec.draws, no_videos=spec.no_videos
     )
 
 

@@ -19,7 +19,7 @@ def as_sent(messages: Sequence[Message], images: ImageReader | None) -> tuple[Me
     Raises:
         DataError: the store has lost an image.
     """
-    store = None if images is None else images.desk.store
+    store = None if images is None else images.loader.store
     if store is None:
         return tuple(messages)
     return tuple(

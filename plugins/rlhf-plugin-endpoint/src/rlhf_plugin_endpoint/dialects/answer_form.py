@@ -113,5 +113,7 @@ def _schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return ANY_OBJECT
     if form.get("type") != "json_schema":
         return None
-    told = form.get("json_schema", form)
-    return object_of(object_of(told, f"{where}.json_schema").get("schema"), f"{where}.schema")
+    schema_form = form.get("json_schema", form)
+    return object_of(
+        object_of(schema_form, f"{where}.json_schema").get("schema"), f"{where}.schema"
+    )

@@ -214,11 +214,11 @@ def _function(tool: Mapping[str, Any], where: str, kind: str, schema: str) -> Ma
             parameter=f"{where}.type",
         )
     where += ".function" if "function" in tool else ""
-    told = object_of(tool.get("function", tool), where)
-    function: dict[str, Any] = {"name": text_of(told.get("name"), f"{where}.name")}
-    if isinstance(told.get("description"), str):
-        function["description"] = told["description"]
-    parameters = told.get(schema)
+    described = object_of(tool.get("function", tool), where)
+    function: dict[str, Any] = {"name": text_of(described.get("name"), f"{where}.name")}
+    if isinstance(described.get("description"), str):
+        function["description"] = described["description"]
+    parameters = described.get(schema)
     function["parameters"] = (
         parameters if isinstance(parameters, dict) else {"type": "object", "properties": {}}
     )

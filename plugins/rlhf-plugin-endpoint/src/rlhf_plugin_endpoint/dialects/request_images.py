@@ -54,7 +54,7 @@ class RequestImages:
         url = self._url(part, where)
         self._count += 1
         try:
-            self._reader.desk.limits.check_count(self._count)
+            self._reader.loader.limits.check_count(self._count)
             message = {"role": "user", "content": [{"type": "image", "image": url}]}
             (taken,) = self._reader.messages([message], folder=Path())
         except MediaProblem as problem:

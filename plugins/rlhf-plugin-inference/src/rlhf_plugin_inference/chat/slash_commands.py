@@ -110,7 +110,7 @@ def _attach(text: str, history: ChatHistory, speaker: Speaker) -> str:
             "/image: expected a file, such as /image picture.png", code="chat/command"
         )
     try:
-        image = speaker.images.desk.take(Path(text), Path())
+        image = speaker.images.loader.take(Path(text), Path())
     except MediaProblem as problem:
         raise ConfigError(f"/image {text}: {problem}", code="chat/command") from problem
     history.attach(image, Path(text))

@@ -42,7 +42,7 @@ def merge(words: Sequence[str]) -> int:
     """
     own = parser().parse_args(list(words))
     # Imported here: help needs no torch.
-    from rlhf_core.long_work import told_if_long
+    from rlhf_core.long_work import log_if_long
     from rlhf_torch.adapters.folder import read_adapter
     from rlhf_torch.adapters.merging import cast_back, merge_adapter
 
@@ -53,12 +53,12 @@ def merge(words: Sequence[str]) -> int:
     adapter = read_adapter(own.adapter)
     if not own.same_base:
         adapter.require_base(own.base, "add --same-base")
-    with told_if_long(f"reading the weights of {own.base}"):
+    with log_if_long(f"reading the weights of {own.base}"):
         loaded = load_base(own.base, adapter, trust_remote_code=own.trust_remote_code)
-    with told_if_long(f"merging {adapter.path} into {own.base}"):
+    with log_if_long(f"merging {adapter.path} into {own.base}"):
         merged = merge_adapter(loaded.model, own.base, adapter)
         cast_back(merged, loaded.dtypes)
-    with told_if_long(f"writing the model to {own.out}"):
+    with log_if_long(f"writing the model to {own.out}"):
         write_merged(
             merged,
             own.out,

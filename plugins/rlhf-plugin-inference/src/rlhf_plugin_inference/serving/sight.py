@@ -9,7 +9,7 @@ from rlhf_config import Selection
 from rlhf_config.common import ImageData
 from rlhf_core import ConfigError
 from rlhf_core.contracts import VisionModel, VisionSpec
-from rlhf_core.media import ImageReader, MediaDesk
+from rlhf_core.media import ImageReader, MediaLoader
 from rlhf_core.plugins import Plugins
 from rlhf_torch.vision.pictures import PictureReader, open_reader
 
@@ -74,7 +74,11 @@ def open_sight(
     media = str(folder.resolve())
     return Sight(
         images=ImageReader(
-            MediaDesk(data.kept_in(media)), tokens, data.image_key, draws=draws, no_videos=no_videos
+            MediaLoader(data.kept_in(media)),
+            tokens,
+            data.image_key,
+            draws=draws,
+            no_videos=no_videos,
         ),
         spec=VisionSpec(component=selection.ref("rlhf_vision_models"), media_folder=media),
         plugins=plugins,

@@ -34,10 +34,10 @@ def write_note(out: Path, run: Path, first: int, last: int, changed: Sequence[st
     Raises:
         StorageError: it cannot be written.
     """
-    told = {"run": str(run.resolve()), "first": first, "last": last, "changed": list(changed)}
+    note = {"run": str(run.resolve()), "first": first, "last": last, "changed": list(changed)}
     out.mkdir(parents=True, exist_ok=True)
     with written_whole(out / NOTE) as file:
-        file.write(f"{json.dumps(told)}\n".encode())
+        file.write(f"{json.dumps(note)}\n".encode())
 
 
 def runs_of(folder: Path) -> list[Path]:
@@ -61,12 +61,12 @@ def note_of(run: Path) -> ReplayNote | None:
         return None
     try:
         with path.open("rb") as file:
-            told = parse_object(file.read(_MAX_BYTES))
+            note = parse_object(file.read(_MAX_BYTES))
     except (OSError, BrokenJson, RecursionError):
         return None
-    first, last, changed = told.get("first"), told.get("last"), told.get("changed")
+    first, last, changed = note.get("first"), note.get("last"), note.get("changed")
     return ReplayNote(
-        run=told["run"] if isinstance(told.get("run"), str) else "",
+        run=note["run"] if isinstance(note.get("run"), str) else "",
         first=first if type(first) is int else 0,
         last=last if type(last) is int else 0,
         changed=tuple(map(str, changed)) if isinstance(changed, list) else (),

@@ -19,8 +19,8 @@ from rlhf_core import ConfigError
 ALIVE = 0
 """Ray's number for the state of a node that is alive."""
 AUTH_MODE = "RAY_AUTH_MODE"
-"""Environment variable by which Ray is told whether a cluster wants a token."""
-MAX_TOLD = 8
+"""Environment variable by which Ray is named whether a cluster wants a token."""
+MAX_NAMED = 8
 """Number of node addresses that an error names at most."""
 
 
@@ -49,9 +49,9 @@ def require_welcome(address: str, timeout_s: float) -> None:
     alive = [node for node in nodes.values() if node.state == ALIVE]
     if any(Path(node.raylet_socket_name).exists() for node in alive):
         return
-    told = ", ".join(sorted(node.node_manager_address for node in alive)[:MAX_TOLD])
+    named = ", ".join(sorted(node.node_manager_address for node in alive)[:MAX_NAMED])
     raise ConfigError(
-        f"{socket.gethostname()} is no node of the Ray cluster {address!r}, whose nodes are {told or 'all dead'}. "
+        f"{socket.gethostname()} is no node of the Ray cluster {address!r}, whose nodes are {named or 'all dead'}. "
         f"Start the run on one of them, let this machine join with `ray start --address {address}`, or "
         "use `ray job submit`",
         code="ray/unreachable",

@@ -90,17 +90,17 @@ def find_gpus() -> tuple[GpuReport, ...]:
     The result is empty if ``nvidia-smi`` is missing or does not answer.
     """
     try:
-        told = subprocess.run(
+        listing = subprocess.run(
             GPU_QUERY, capture_output=True, text=True, check=True, timeout=GPU_QUERY_S
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    return gpus_of(told)
+    return gpus_of(listing)
 
 
-def gpus_of(told: str) -> tuple[GpuReport, ...]:
+def gpus_of(listing: str) -> tuple[GpuReport, ...]:
     """Return the GPUs in lines of ``total, free`` in MiB. Lines without numbers (of a slice of a GPU) are ignored."""
-    rows = [line.split(",") for line in told.splitlines()]
+    rows = [line.split(",") for line in listing.splitlines()]
     return tuple(
         GpuReport(total_bytes=int(row[0]) * MIB, free_bytes=int(row[1]) * MIB)
         for row in rows

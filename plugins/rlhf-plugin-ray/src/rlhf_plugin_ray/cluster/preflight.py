@@ -68,19 +68,19 @@ def require_bundles_fit(layout: ProcessLayout, nodes: Sequence[Node]) -> None:
         room = sum(_num_bundles(node, part.bundle) for node in nodes)
         if room >= part.num_bundles:
             continue
-        told = "; ".join(f"{node.address} has {_resources(node)}" for node in nodes[:4])
+        resources = "; ".join(f"{node.address} has {_resources(node)}" for node in nodes[:4])
         who = (
             f"{' + '.join(part.names)}: each process set needs {part.cpus:g} CPUs and {part.gpus:g} GPUs on one "
             "machine"
         )
         if room:
             raise ConfigError(
-                f"{who}, which {part.num_bundles} sets have to find and only {room} can: {told}. Choose "
+                f"{who}, which {part.num_bundles} sets have to find and only {room} can: {resources}. Choose "
                 "runtime.ray.gpus_per and cpus_per that divide what machines have, fewer processes, or more machines.",
                 code="ray/too-few-resources",
             )
         raise ConfigError(
-            f"{who}, and no machine of the cluster has that: {told}. Lower runtime.ray.cpus_per or gpus_per, "
+            f"{who}, and no machine of the cluster has that: {resources}. Lower runtime.ray.cpus_per or gpus_per, "
             "or add a larger machine.",
             code="ray/too-few-resources",
         )
@@ -205,10 +205,10 @@ async def reserve(placement_groups: Mapping[Colocation, PlacementGroup], timeout
             if time.monotonic() < deadline:
                 continue
             free = ray.available_resources()  # type: ignore[no-untyped-call]
-            told = ", ".join(f"{free.get(name, 0):g} of {name}" for name in part.bundle)
+            left = ", ".join(f"{free.get(name, 0):g} of {name}" for name in part.bundle)
             raise ConfigError(
                 f"the cluster did not grant {part.num_bundles} x {part.bundle} for {' + '.join(part.names)} within "
-                f"{timeout_s:g} s (runtime.ray.start_timeout_s); free are {told}. Other programs hold the rest of the "
+                f"{timeout_s:g} s (runtime.ray.start_timeout_s); free are {left}. Other programs hold the rest of the "
                 "cluster, or the free resources are split over machines: see `ray status`.",
                 code="ray/too-few-resources",
             )

@@ -164,9 +164,9 @@ class EngineRouter:
             await self.crew.wait_for_one("checksum")
             digests = await self._on_all("checksum", lambda actor: actor.checksum.remote())
         if len(set(digests.values())) != 1:
-            told = ", ".join(f"{who} {str(one)[:12]}" for who, one in sorted(digests.items()))
+            versions = ", ".join(f"{who} {str(one)[:12]}" for who, one in sorted(digests.items()))
             raise RolloutError(
-                f"the engines serve different weights: {told}", code="engine/other-weights"
+                f"the engines serve different weights: {versions}", code="engine/other-weights"
             )
         return next(iter(digests.values()))
 

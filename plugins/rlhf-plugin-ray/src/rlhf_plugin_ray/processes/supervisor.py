@@ -179,8 +179,8 @@ def _reason(error: RayError) -> str:
     if isinstance(error, RayActorError):
         known = ("exit type", "exit detail", "killed", "Node", "node")
         lines = [line.strip() for line in str(error).splitlines()]
-        if told := [line for line in lines if any(word in line for word in known)]:
-            reason = " ".join(told).partition(" Some common causes")[0]
+        if known_lines := [line for line in lines if any(word in line for word in known)]:
+            reason = " ".join(known_lines).partition(" Some common causes")[0]
             if KILLED in reason:
                 reason += " It was killed, by hand or by the system for want of memory (see dmesg), or it crashed."
             return reason

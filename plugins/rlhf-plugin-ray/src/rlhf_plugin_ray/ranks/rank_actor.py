@@ -38,7 +38,7 @@ from rlhf_weights import Path as WeightPath
 from ..batches.stored_tokens import with_blocks
 from ..processes.actor import Actor
 from ..processes.process import GroupPlace, HeldPort, RankMeeting, own_address
-from ..processes.told import Told, listening
+from ..processes.rank_logs import LogMessage, listening
 from ..weights.packed_weights import PackedBucket, pack
 from ..weights.rank_links import Offer, RankLinks
 
@@ -53,7 +53,7 @@ class RankUpdate:
     outcome: StepOutcome
     changes: int
     """``RankActor.changes`` after it."""
-    told: Sequence[Told]
+    messages: Sequence[LogMessage]
     """Messages that were logged meanwhile."""
 
 
@@ -86,7 +86,7 @@ class RankActor(Actor):
 
     async def setup(
         self, role: RoleSpec, backend: ComponentRef, place: GroupPlace
-    ) -> Sequence[Told]:
+    ) -> Sequence[LogMessage]:
         """Build the backend, and return the messages that were logged meanwhile. Returns when all ranks have built it.
 
         Args:
@@ -96,10 +96,10 @@ class RankActor(Actor):
             RLHFError: another program listens on the port at which the ranks meet.
         """
         place.export()
-        with listening(self._plugins) as told, self._meeting_port(place):
+        with listening(self._plugins) as messages, self._meeting_port(place):
             self._backend = self._plugins.build(backend)
             self._ready.setup(role, self._plugins)
-        return told
+        return messages
 
     @contextmanager
     def _meeting_port(self, place: GroupPlace) -> Iterator[None]:
@@ -161,9 +161,9 @@ class RankActor(Actor):
         # A search in one rank would keep the others waiting.
         self._old_objects.step_begins()
         self._steps += 1
-        with listening(self._plugins) as told:
+        with listening(self._plugins) as messages:
             outcome = self._ready.train_step(replace(columns, trajectories=trajectories), plan)
-        return RankUpdate(outcome=outcome, changes=self.changes, told=told)
+        return RankUpdate(outcome=outcome, changes=self.changes, messages=messages)
 
     async def undo(self, changes: int) -> bool:
         """Bring back what this rank had when ``changes`` was this; False: it has not kept that."""

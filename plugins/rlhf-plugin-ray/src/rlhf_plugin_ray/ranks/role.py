@@ -33,8 +33,8 @@ from ..batches.sharding import split_batch, split_rows
 from ..batches.stored_tokens import references_of, without_tokens
 from ..config import RayRuntimeConfig
 from ..processes.process import ActorProcess, GroupPlace, RankMeeting
+from ..processes.rank_logs import log_ranks
 from ..processes.supervisor import ProcessLost, Supervisor, all_of
-from ..processes.told import tell
 from ..weights.packed_weights import Published, unpack
 from ..weights.rank_links import Offer
 
@@ -146,12 +146,12 @@ class RayRole:
             )
             for rank in range(len(self.ranks))
         ]
-        told = await self._on_all(
+        messages = await self._on_all(
             "setup",
             lambda i, actor: actor.setup.remote(spec, backend, places[i]),
             timeout_s=self._config.setup_timeout_s,
         )
-        tell(told, [process.who for process in self.ranks])
+        log_ranks(messages, [process.who for process in self.ranks])
 
     async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
         """Return (sum of A,) log-probs of the batch's actions."""
@@ -212,7 +212,7 @@ class RayRole:
             lambda i, actor: actor.train_step.remote(columns[i], shards.parts[i], plan),
         )
         self.changes = updates[0].changes
-        tell([update.told for update in updates], [process.who for process in self.ranks])
+        log_ranks([update.messages for update in updates], [process.who for process in self.ranks])
         outcomes = [update.outcome for update in updates]
         logprobs = entropies = losses = clipped = values = None
         if plan.return_logprobs:

@@ -1,4 +1,4 @@
 """The commands that train on examples.
 
-``course`` has the steps that they share, a module named like its command the rows of each. Losses live one folder up.
+``trainer`` has the steps that they share, a module named like its command the rows of each. Losses live one folder up.
 """

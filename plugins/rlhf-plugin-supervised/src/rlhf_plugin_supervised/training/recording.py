@@ -21,7 +21,7 @@ from rlhf_data import TokenizerRenderer, load_tokenizer, used_images
 
 from .options import ExampleOptions
 from .row_samples import plain_tokens, samples_of
-from .seen import Seen, Told
+from .seen import ModelNumbers, Seen
 from .update import Evaluated, Update
 
 EPOCH = -1
@@ -29,12 +29,12 @@ EPOCH = -1
 
 
 class Describes(Protocol):
-    """Part of ``course.Examples``."""
+    """Part of ``trainer.Examples``."""
 
     rows_per_unit: int
     images: ImagesOnUse | None
 
-    def seen(self, update: Update, told: Told) -> Seen:
+    def seen(self, update: Update, outputs: ModelNumbers) -> Seen:
         """Return what is known of the rows of an update."""
         ...
 
@@ -100,8 +100,8 @@ class RowRecorder:
         numbers = outcome.values if self._has_scores else outcome.logprobs
         if not self._count or numbers is None:
             return None
-        told, chosen = Told(numbers=numbers, losses=outcome.losses), self._spread(update)
-        return self._samples(update, told, chosen, epoch, with_tokens=self._hears_tokens)
+        outputs, chosen = ModelNumbers(numbers=numbers, losses=outcome.losses), self._spread(update)
+        return self._samples(update, outputs, chosen, epoch, with_tokens=self._hears_tokens)
 
     def held_out(self, evaluated: Evaluated) -> list[dict[str, Any]]:
         """Return the first units of each held-out set, the same at each evaluation, as samples of
@@ -110,7 +110,7 @@ class RowRecorder:
         for name, rows in evaluated.sets.items() if self._count else ():
             first = rows[: self._count * self._examples.rows_per_unit]
             samples = self._samples(
-                evaluated.update, evaluated.told, first, EPOCH, with_tokens=True
+                evaluated.update, evaluated.outputs, first, EPOCH, with_tokens=True
             )
             for sample in samples:
                 tokens = plain_tokens(sample.pop("tokens"))
@@ -120,7 +120,7 @@ class RowRecorder:
     def _samples(
         self,
         update: Update,
-        told: Told,
+        outputs: ModelNumbers,
         rows: NDArray[np.int64],
         epoch: int,
         *,
@@ -129,8 +129,10 @@ class RowRecorder:
         assert self._renderer is not None
         actions = update.batch.trajectories.action_index(rows)
         part = _part(update, rows, actions)
-        losses = None if told.losses is None else told.losses[actions]
-        seen = self._examples.seen(part, Told(numbers=told.numbers[actions], losses=losses))
+        losses = None if outputs.losses is None else outputs.losses[actions]
+        seen = self._examples.seen(
+            part, ModelNumbers(numbers=outputs.numbers[actions], losses=losses)
+        )
         shown = used_images(part.batch.trajectories, self._examples.images)
         return samples_of(shown, seen, self._renderer, epoch, with_tokens=with_tokens)
 

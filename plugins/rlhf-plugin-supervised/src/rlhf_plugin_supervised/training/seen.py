@@ -15,7 +15,7 @@ whether each of its steps is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ModelNumbers:
     """Numbers of the model at the learned tokens of some rows, (sum of A,) each, from before the update."""
 
     numbers: NDArray[np.float32]

@@ -20,9 +20,9 @@ from rlhf_data import (
 )
 from rlhf_trainer.runs import image_reader
 
-from .course import renderer_of
 from .options import ExampleOptions
-from .seen import Told
+from .seen import ModelNumbers
+from .trainer import renderer_of
 from .update import Evaluated, Update
 
 MetricsOf = Callable[[NDArray[np.int64]], Mapping[str, float]]
@@ -62,11 +62,11 @@ def load_sets(resolved: ResolvedOptions[Any], loader: Loader) -> ExampleSets:
 
 
 def evaluated(
-    held_out: HeldOutSets, metrics_of: MetricsOf, update: Update, told: Told
+    held_out: HeldOutSets, metrics_of: MetricsOf, update: Update, outputs: ModelNumbers
 ) -> Evaluated:
     """Return the evaluation of held-out rows; see ``Evaluated`` for the last two."""
     metrics = held_out_metrics(held_out, metrics_of)
-    return Evaluated(metrics=metrics, sets=held_out.sets, update=update, told=told)
+    return Evaluated(metrics=metrics, sets=held_out.sets, update=update, outputs=outputs)
 
 
 def held_out_metrics(held_out: HeldOutSets, metrics_of: MetricsOf) -> dict[str, float]:

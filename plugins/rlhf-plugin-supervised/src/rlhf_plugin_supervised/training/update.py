@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlhf_core.contracts import RoleHandle, TrainBatch, TrajectoryColumns
 
 from .order import passes
-from .seen import Told
+from .seen import ModelNumbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Evaluated:
     """See ``rlhf_data.HeldOutSets``."""
     update: Update
     """All rows that are held out, with the columns that an update on them would have."""
-    told: Told
+    outputs: ModelNumbers
     """Numbers of the model at their learned tokens."""
 
 

@@ -24,7 +24,7 @@ class ModelUpdates:
     def __init__(self, workers: Workers, sender: WeightSender) -> None:
         self._workers = workers
         self._sender = sender
-        self._told = False
+        self._said = False
 
     async def send(self, source: WeightSource) -> int:
         """Hand over the weights of ``source``, and return their number of bytes.
@@ -65,8 +65,8 @@ class ModelUpdates:
                 "trainer and engine were started from different models",
                 code="engine/other-weights",
             )
-        if not self._told:
-            self._told = True
+        if not self._said:
+            self._said = True
             answers = await self._workers.ask("rlhf_unread")
             if unread := sorted({name for names in answers for name in names}):
                 log.info(

@@ -14,7 +14,7 @@ from rlhf_config.checks.data_files import set_name
 from rlhf_config.common import HeldOutRows
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.errors import DataError
-from rlhf_core.media.desk import ImagesOnUse
+from rlhf_core.media.loader import ImagesOnUse
 
 from ...held_out.sides import ALL, Side
 from ...held_out.trained_rows import refuse_trained_rows

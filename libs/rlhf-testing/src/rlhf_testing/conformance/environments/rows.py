@@ -107,31 +107,33 @@ def check_splits_do_not_overlap(subject: Subject) -> None:
     both = [row for row in rows_of(subject, EVAL, NUM_ROWS) if _without_key(row) in trained]
     assert not both, f"{len(both)} tasks are in {TRAIN!r} and in {EVAL!r}, such as {shown(both[0])}"
     first: dict[str, int] = {}
-    for number, told in enumerate(_told(subject, TRAIN)):
-        first.setdefault(told, number)
-    evaluated = _told(subject, EVAL) if first else []
-    again = [(number, first[told]) for number, told in enumerate(evaluated) if told in first]
+    for number, question in enumerate(_questions(subject, TRAIN)):
+        first.setdefault(question, number)
+    evaluated = _questions(subject, EVAL) if first else []
+    again = [
+        (number, first[question]) for number, question in enumerate(evaluated) if question in first
+    ]
     assert not again, (
         f"the policy reads {len(again)} of the first {len(evaluated)} tasks of {EVAL!r} in {TRAIN!r} too, such as "
         f"{EVAL} task {again[0][0]}, which is {TRAIN} task {again[0][1]}: {shown(evaluated[again[0][0]], 200)}"
     )
 
 
-def _told(subject: Subject, split: str) -> list[str]:
+def _questions(subject: Subject, split: str) -> list[str]:
     """Return what tells a task apart, for the first tasks of a split: all that the policy reads and earns when it gives
     the same few answers under the same seed, and the right answer where it is known. The first observation alone would
     not do, since a game whose secret differs begins with the same words."""
     rows = rows_of(subject, split, NUM_READ)
     has_oracle = knows_answers(subject) if rows else False
 
-    async def told() -> list[str]:
+    async def ask() -> list[str]:
         found = []
         for number, row in enumerate(rows):
             with named(f"{split}, task {number}"):
                 found.append(await _read_of(subject, row, has_oracle=has_oracle))
         return found
 
-    return run(told())
+    return run(ask())
 
 
 async def _read_of(subject: Subject, row: Row, *, has_oracle: bool) -> str:

@@ -22,10 +22,10 @@ from rlhf_core.contracts import (
 from rlhf_data import check_rows, load_tokenizer, token_difference
 from rlhf_trainer.runs import vision_spec
 
-from ..course import Examples, run_of
 from ..roles import TrainedModel
-from ..seen import Seen, Told
+from ..seen import ModelNumbers, Seen
 from ..sets import held_out_metrics
+from ..trainer import Examples, run_of
 from ..update import Evaluated, Update
 from .distill_options import METRICS, DistillOptions
 from .sft import ImitatedRows, held_out_nll
@@ -35,7 +35,7 @@ TEACHER = "teacher"
 
 
 class TaughtRows(Examples):
-    """See ``course.Examples``: each row is a conversation, or a text of continued pre-training.
+    """See ``trainer.Examples``: each row is a conversation, or a text of continued pre-training.
 
     Args:
         readings: the rows, and those held out, as both models read them.
@@ -76,9 +76,9 @@ class TaughtRows(Examples):
             )
         )
 
-    def seen(self, update: Update, told: Told) -> Seen:
+    def seen(self, update: Update, outputs: ModelNumbers) -> Seen:
         """Return the mean log-prob of each row's learned tokens, and their mean divergence from the teacher."""
-        return self._imitated.seen(update, told)
+        return self._imitated.seen(update, outputs)
 
     async def evaluate(self, model: RoleHandle) -> Evaluated | None:
         """Return the student's likelihood of the learned tokens held out as ``rlhf sft`` does, and the teacher's."""

@@ -20,11 +20,11 @@ from rlhf_core.contracts import (
 )
 from rlhf_data import ExampleSets, HeldOutSets, load_conversations
 
-from ..course import Examples, run_of
 from ..order import passes
 from ..roles import TrainedModel
-from ..seen import Seen, SeenRow, Told
+from ..seen import ModelNumbers, Seen, SeenRow
 from ..sets import evaluated, load_sets
+from ..trainer import Examples, run_of
 from ..update import Evaluated, Update, logprobs_of
 from .sft_options import METRICS, SftOptions
 
@@ -33,7 +33,7 @@ STATISTICS: tuple[Statistic, ...] = ("logprobs", "is_top1")
 
 
 class ImitatedRows(Examples):
-    """See ``course.Examples``: each row is a conversation, or a text of continued pre-training."""
+    """See ``trainer.Examples``: each row is a conversation, or a text of continued pre-training."""
 
     rows_per_unit = 1
 
@@ -48,9 +48,9 @@ class ImitatedRows(Examples):
         ones = np.ones(int(part.num_actions.sum()), dtype=np.float32)
         return Update(batch=TrainBatch(trajectories=part, columns={"advantages": ones}))
 
-    def seen(self, update: Update, told: Told) -> Seen:
+    def seen(self, update: Update, outputs: ModelNumbers) -> Seen:
         """Return the mean log-prob of each row's learned tokens, and their mean loss where it is another number."""
-        rows, logprobs, losses = update.batch.trajectories, told.numbers, told.losses
+        rows, logprobs, losses = update.batch.trajectories, outputs.numbers, outputs.losses
         means = row_means(rows, logprobs)
         numbers = [{"nll": -mean} for mean in means]
         columns = {"old_logprobs": logprobs}
@@ -86,7 +86,9 @@ class ImitatedRows(Examples):
             }
 
         update = Update(batch=TrainBatch(trajectories=held_out.rows, columns={}))
-        return evaluated(held_out, metrics, update, Told(numbers=logprobs, losses=-logprobs))
+        return evaluated(
+            held_out, metrics, update, ModelNumbers(numbers=logprobs, losses=-logprobs)
+        )
 
 
 def row_means(rows: TrajectoryColumns, column: NDArray[np.float32]) -> list[float]:

@@ -26,8 +26,8 @@ from rlhf_data import (
     vocabulary_of,
 )
 
-from ..course import renderer_of
 from ..sets import load_sets
+from ..trainer import renderer_of
 from .distill_options import MODEL_TEMPLATE, DistillOptions
 
 log = logging.getLogger(__name__)

@@ -21,11 +21,11 @@ from rlhf_core.contracts import (
 from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
 from rlhf_data import ExampleSets
 
-from ..course import Examples, run_of
 from ..loaders import preference_loader
 from ..roles import TrainedModel
-from ..seen import Seen, Told
+from ..seen import ModelNumbers, Seen
 from ..sets import evaluated, load_sets
+from ..trainer import Examples, run_of
 from ..update import Evaluated, Update, logprobs_of
 from .answers import answers_of, matched_columns, seen_pairs
 from .dpo_options import METRICS, DpoOptions, is_single, losses_of, weight_of
@@ -33,7 +33,7 @@ from .judged import JudgedAnswers
 
 
 class PreferredAnswers(Examples):
-    """See ``course.Examples``: two neighboring rows are the answers of a pair, the chosen one first.
+    """See ``trainer.Examples``: two neighboring rows are the answers of a pair, the chosen one first.
 
     The reference is the policy before its first update, under an adapter the policy without it. Its log-probs of all
     rows are computed once, when a process starts, so no second model is in memory.
@@ -88,9 +88,9 @@ class PreferredAnswers(Examples):
             columns |= matched_columns(part, logprobs, columns["ref_logprobs"])
         return Update(batch=TrainBatch(trajectories=part, columns=columns))
 
-    def seen(self, update: Update, told: Told) -> Seen:
+    def seen(self, update: Update, outputs: ModelNumbers) -> Seen:
         """Return loss, margin and implicit rewards of each pair."""
-        return seen_pairs(self._loss, update.batch, told.numbers)
+        return seen_pairs(self._loss, update.batch, outputs.numbers)
 
     async def evaluate(self, model: RoleHandle) -> Evaluated | None:
         """Return the mean loss of the pairs held out, how often the chosen answer's implicit reward is the higher one,
@@ -116,7 +116,9 @@ class PreferredAnswers(Examples):
                 "margin": float(margins.mean()),
             }
 
-        return evaluated(self._held_out, metrics, Update(batch=batch), Told(numbers=logprobs))
+        return evaluated(
+            self._held_out, metrics, Update(batch=batch), ModelNumbers(numbers=logprobs)
+        )
 
 
 def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:

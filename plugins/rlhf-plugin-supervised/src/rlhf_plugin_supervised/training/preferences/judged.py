@@ -24,9 +24,9 @@ from rlhf_core.contracts import (
 from rlhf_core.media import MediaSpan
 from rlhf_data import ExampleSets
 
-from ..course import Examples
-from ..seen import Seen, Told
+from ..seen import ModelNumbers, Seen
 from ..sets import evaluated
+from ..trainer import Examples
 from ..update import Evaluated, Update, logprobs_of
 from .answers import answer_sums, answers_of, seen_judged
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class JudgedAnswers(Examples):
-    """See ``course.Examples``: each row is an answer, whose reward is 1 for a good one and 0 for another.
+    """See ``trainer.Examples``: each row is an answer, whose reward is 1 for a good one and 0 for another.
 
     The reference is that of ``dpo.PreferredAnswers``.
 
@@ -95,9 +95,9 @@ class JudgedAnswers(Examples):
         kl = await train.mismatched_kl(rows, model, self._eval_batch_size)
         return Update(batch=batch, mismatched_kl=kl)
 
-    def seen(self, update: Update, told: Told) -> Seen:
+    def seen(self, update: Update, outputs: ModelNumbers) -> Seen:
         """Return loss and implicit reward of each answer."""
-        return seen_judged(self._loss, update, told.numbers)
+        return seen_judged(self._loss, update, outputs.numbers)
 
     async def evaluate(self, model: RoleHandle) -> Evaluated | None:
         """Return the mean loss of the answers held out, and the difference of the mean implicit rewards of good and bad
@@ -130,7 +130,7 @@ class JudgedAnswers(Examples):
 
         kl = None if log_ratios is None else mean_of(log_ratios)
         update = Update(batch=batch, mismatched_kl=kl)
-        return evaluated(self._held_out, metrics, update, Told(numbers=logprobs))
+        return evaluated(self._held_out, metrics, update, ModelNumbers(numbers=logprobs))
 
 
 class _Judged:

@@ -26,11 +26,11 @@ from rlhf_core.contracts import (
 from rlhf_data import ExampleSets, load_step_labels
 from rlhf_trainer.runs import Exportable
 
-from ..course import Examples, run_of
 from ..options import REWARD_MODEL
 from ..roles import TrainedModel
-from ..seen import Seen, SeenRow, Told
+from ..seen import ModelNumbers, Seen, SeenRow
 from ..sets import evaluated, load_sets
+from ..trainer import Examples, run_of
 from ..update import Evaluated, Update, scores_of
 from .config_entries import WithEntries
 from .prm_options import METRICS, PrmOptions
@@ -40,7 +40,7 @@ SEPARATOR = "step_separator"
 
 
 class LabeledSteps(Examples):
-    """See ``course.Examples``: each row is a solution, and each of its learned tokens is the last one of a step.
+    """See ``trainer.Examples``: each row is a solution, and each of its learned tokens is the last one of a step.
 
     Args:
         separator: text behind each step.
@@ -63,12 +63,12 @@ class LabeledSteps(Examples):
         part = self.rows.select(rows)
         return Update(batch=TrainBatch(trajectories=part, columns={"labels": part.action_rewards}))
 
-    def seen(self, update: Update, told: Told) -> Seen:
+    def seen(self, update: Update, outputs: ModelNumbers) -> Seen:
         """Return score and label of each step, and of each solution the mean loss and the share of steps told right."""
         rows = update.batch.trajectories
         all_labels, found = update.batch.columns["labels"], []
         for start, end in pairwise(rows.action_offsets.tolist()):
-            scores = torch.from_numpy(told.numbers[start:end]).double()  # (A,)
+            scores = torch.from_numpy(outputs.numbers[start:end]).double()  # (A,)
             labels = torch.from_numpy(all_labels[start:end]).double()  # (A,)
             right = ((scores > 0) == (labels > 0.5)).double()
             numbers = {
@@ -79,7 +79,7 @@ class LabeledSteps(Examples):
             steps = list(zip(scores.tolist(), labels.tolist(), strict=True))
             good = float(scores.sigmoid().mean())
             found.append(SeenRow(score=good, numbers=numbers, steps=steps))
-        return Seen(kind="steps", rows=found, columns={"values": told.numbers})
+        return Seen(kind="steps", rows=found, columns={"values": outputs.numbers})
 
     async def evaluate(self, model: RoleHandle) -> Evaluated | None:
         """Return, over the steps held out, the mean cross-entropy in nats, how often a step is told to be what it is,
@@ -102,7 +102,9 @@ class LabeledSteps(Examples):
             }
 
         batch = TrainBatch(trajectories=held_out, columns={"labels": all_labels})
-        return evaluated(self._held_out, metrics, Update(batch=batch), Told(numbers=all_scores))
+        return evaluated(
+            self._held_out, metrics, Update(batch=batch), ModelNumbers(numbers=all_scores)
+        )
 
     def exported(self, model: RoleHandle) -> Exportable:
         async def entries() -> Mapping[str, str]:

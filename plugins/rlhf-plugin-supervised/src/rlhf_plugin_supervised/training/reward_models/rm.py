@@ -21,11 +21,11 @@ from rlhf_core.objective import ranking_loss
 from rlhf_data import ExampleSets, load_pairs
 from rlhf_trainer.runs import Exportable, generator_of
 
-from ..course import Examples, run_of
 from ..options import REWARD_MODEL
 from ..roles import TrainedModel
-from ..seen import Seen, SeenRow, Told
+from ..seen import ModelNumbers, Seen, SeenRow
 from ..sets import evaluated, load_sets
+from ..trainer import Examples, run_of
 from ..update import Evaluated, Update, scores_of
 from .config_entries import WithEntries, statistics_of
 from .rm_options import METRICS, RmOptions
@@ -35,7 +35,7 @@ STATISTICS_PAIRS = 1000
 
 
 class RankedAnswers(Examples):
-    """See ``course.Examples``: two neighboring rows are the answers of a pair, the chosen one first.
+    """See ``trainer.Examples``: two neighboring rows are the answers of a pair, the chosen one first.
 
     Args:
         seed: chooses the pairs of the training set that statistics are computed on.
@@ -61,10 +61,10 @@ class RankedAnswers(Examples):
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         return Update(batch=TrainBatch(trajectories=self.rows.select(rows), columns={}))
 
-    def seen(self, update: Update, told: Told) -> Seen:
+    def seen(self, update: Update, outputs: ModelNumbers) -> Seen:
         """Return the score of each answer, and the ranking loss of its pair."""
         rows = update.batch.trajectories
-        scores = torch.from_numpy(told.numbers[rows.action_offsets[1:] - 1])  # (B,)
+        scores = torch.from_numpy(outputs.numbers[rows.action_offsets[1:] - 1])  # (B,)
         chosen, rejected = scores[0::2], scores[1::2]  # (P,)
         margins = rows.rewards.get(MARGIN)
         margin = None if margins is None else torch.from_numpy(margins[0::2])
@@ -79,7 +79,7 @@ class RankedAnswers(Examples):
                 "right": float(difference > 0),
             }
             found.append(SeenRow(score=score, numbers=numbers, chosen=at % 2 == 0))
-        return Seen(kind="pair", rows=found, columns={"values": told.numbers})
+        return Seen(kind="pair", rows=found, columns={"values": outputs.numbers})
 
     async def evaluate(self, model: RoleHandle) -> Evaluated | None:
         """Return the mean ranking loss of the pairs held out, how often the chosen answer's score is the higher one, by
@@ -105,7 +105,7 @@ class RankedAnswers(Examples):
             }
 
         update = Update(batch=TrainBatch(trajectories=held_out, columns={}))
-        return evaluated(self._held_out, metrics, update, Told(numbers=all_scores))
+        return evaluated(self._held_out, metrics, update, ModelNumbers(numbers=all_scores))
 
     def exported(self, model: RoleHandle) -> Exportable:
         if not self._has_statistics:

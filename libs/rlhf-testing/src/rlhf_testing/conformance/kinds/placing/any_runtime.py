@@ -113,7 +113,7 @@ def _folder() -> Iterator[Path]:
 def _spec(subject: Subject, folder: Path, *, overlaps: bool, broken: str) -> RuntimeSpec:
     # Roles of one process leave its event loop to the engine, so there has to be one.
     engine = overlaps and IN_PROCESS in subject.provides
-    told = EngineSpec(
+    given = EngineSpec(
         model_path=str(folder), dtype="float32", max_length=8, max_concurrency=1, eos_token_ids=(2,)
     )
     options = {"folder": str(folder), "broken": broken, "patience_s": PATIENCE_S}
@@ -127,7 +127,7 @@ def _spec(subject: Subject, folder: Path, *, overlaps: bool, broken: str) -> Run
         engine=ComponentRef(kind="rlhf_engines", name=f"{answering.__file__}:SilentEngine")
         if engine
         else None,
-        engine_spec=told if engine else None,
+        engine_spec=given if engine else None,
         overlaps=overlaps,
     )
 
@@ -176,13 +176,13 @@ def check_an_exception_of_a_role_keeps_its_name(subject: Subject) -> None:
                 await call(trial.folder / "checkpoint")
             except Exception as error:
                 raised = error
-            told = f"{type(raised).__name__}: {raised}"
+            shown = f"{type(raised).__name__}: {raised}"
             assert raised is not None, f"a {expected.__name__} was swallowed"
             is_kept = isinstance(raised, expected) or (
-                expected is not DataError and expected.__name__ in told
+                expected is not DataError and expected.__name__ in shown
             )
-            assert is_kept, f"a {expected.__name__} came as {told}"
-            assert message in told, f"{message!r} came as {told}"
+            assert is_kept, f"a {expected.__name__} came as {shown}"
+            assert message in shown, f"{message!r} came as {shown}"
         _assert_answer("reference", _BATCHES[0], await role.logprobs(_BATCHES[0]))
 
     _try(subject, use)

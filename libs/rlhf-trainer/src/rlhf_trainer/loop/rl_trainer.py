@@ -26,9 +26,9 @@ from ..learning.roles import POLICY, REFERENCE, TEACHER
 from ..rollouts.prompts import Cursor
 from ..rollouts.reports import sample_texts
 from ..rollouts.settling import EmptySteps
-from .course import Export, FinishedStep, OwnRecord, SavedRole
 from .restore import check_epoch, restore_components, restore_roles
 from .resume import ResumePoint
+from .run_kind import Export, FinishedStep, OwnRecord, SavedRole
 from .session import Session
 from .sleeping import check_served_weights
 from .state import LoopState
@@ -38,8 +38,8 @@ WAITING = ("generate_s", "reward_s", "hold_s")
 before weights change."""
 
 
-class Trainer:
-    """See ``course.Course``. All state between steps is in ``state``, in the roles and in the records."""
+class RLTrainer:
+    """See ``run_kind.Trainer``. All state between steps is in ``state``, in the roles and in the records."""
 
     def __init__(self, session: Session, state: LoopState, folder: RunFolder) -> None:
         self.session = session

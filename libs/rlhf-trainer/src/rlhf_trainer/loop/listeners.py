@@ -1,4 +1,4 @@
-"""Hearers of a run: loggers, which copy it to other places, observers, which may end it, and observer hooks of plugins.
+"""Listeners of a run: loggers, which copy it to other places, observers, which may end it, and hooks of plugins.
 
 One that fails is switched off, and the run goes on.
 """

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 from tests.images import noisy, saved, turned_jpeg
 
-from rlhf_core.media.desk import Intake, MediaDesk, MediaOptions, images_in
 from rlhf_core.media.given import plain_image
 from rlhf_core.media.inspecting import MediaLimits
+from rlhf_core.media.loader import Intake, MediaLoader, MediaOptions, images_in
 from rlhf_core.media.parts import plain_messages, references_in
 from rlhf_core.media.problem import MediaProblem
 from rlhf_core.media.reference import PixelLimits
@@ -23,8 +23,10 @@ OTHER = saved(noisy(8, 8))
 
 
 @pytest.fixture
-def desk(tmp_path) -> MediaDesk:
-    return MediaDesk(MediaOptions(folder=str(tmp_path / "media"), limits=MediaLimits(max_images=3)))
+def loader(tmp_path) -> MediaLoader:
+    return MediaLoader(
+        MediaOptions(folder=str(tmp_path / "media"), limits=MediaLimits(max_images=3))
+    )
 
 
 def chat(*parts) -> list[dict]:
@@ -57,13 +59,13 @@ def text(words: str) -> dict:
         {"image_url": {"url": "data:image/png;base64," + base64.b64encode(CONTENT).decode()}},
     ],
 )
-def test_an_image_may_be_given_in_many_forms(desk, tmp_path, value):
+def test_an_image_may_be_given_in_many_forms(loader, tmp_path, value):
     (tmp_path / "a.png").write_bytes(CONTENT)
 
-    reference = desk.take(value, tmp_path)
+    reference = loader.take(value, tmp_path)
 
     assert (reference.width, reference.height) == IMAGE.size
-    assert desk.store.path(reference).is_file()
+    assert loader.store.path(reference).is_file()
 
 
 @pytest.mark.parametrize(
@@ -80,9 +82,9 @@ def test_an_image_may_be_given_in_many_forms(desk, tmp_path, value):
         ("a\0b.png", "image"),
     ],
 )
-def test_what_is_no_image_is_refused(desk, tmp_path, value, reason):
+def test_what_is_no_image_is_refused(loader, tmp_path, value, reason):
     with pytest.raises(MediaProblem, match=reason):
-        desk.take(value, tmp_path)
+        loader.take(value, tmp_path)
 
 
 ANSWERS = {
@@ -119,11 +121,11 @@ def url_of():
 
 
 def test_a_url_is_fetched_where_that_is_allowed(tmp_path, url_of):
-    desk = MediaDesk(MediaOptions(folder=str(tmp_path / "media"), allow_urls=True))
+    loader = MediaLoader(MediaOptions(folder=str(tmp_path / "media"), allow_urls=True))
 
-    reference = desk.take({"image_url": {"url": url_of(ANSWERS["good"])}}, tmp_path)
+    reference = loader.take({"image_url": {"url": url_of(ANSWERS["good"])}}, tmp_path)
 
-    assert desk.store.read(reference) == CONTENT
+    assert loader.store.read(reference) == CONTENT
 
 
 @pytest.mark.parametrize(
@@ -140,12 +142,12 @@ def test_a_url_that_gives_no_image_is_refused(tmp_path, url_of, name, reason):
     options = MediaOptions(limits=MediaLimits(max_bytes=4000), allow_urls=True)
 
     with pytest.raises(MediaProblem, match=reason):
-        MediaDesk(options).take(url_of(ANSWERS[name]), tmp_path)
+        MediaLoader(options).take(url_of(ANSWERS[name]), tmp_path)
 
 
 def test_an_address_that_is_none_is_refused(tmp_path):
     with pytest.raises(MediaProblem, match="cannot be fetched"):
-        MediaDesk(MediaOptions(allow_urls=True)).take("http://a b/c.png", tmp_path)
+        MediaLoader(MediaOptions(allow_urls=True)).take("http://a b/c.png", tmp_path)
 
 
 def test_a_file_above_the_limit_is_not_read(tmp_path):
@@ -153,54 +155,54 @@ def test_a_file_above_the_limit_is_not_read(tmp_path):
         file.truncate(2**40)  # sparse: a terabyte that takes no space
 
     with pytest.raises(MediaProblem, match=r"1099511627776 bytes, --data\.max_image_bytes"):
-        MediaDesk(MediaOptions()).take("large.png", tmp_path)
+        MediaLoader(MediaOptions()).take("large.png", tmp_path)
 
 
-def test_parts_of_messages_become_references(desk):
+def test_parts_of_messages_become_references(loader):
     messages = chat(
         text("see"), {"type": "image", "image": CONTENT}, {"type": "image", "image": OTHER}
     )
 
-    (message,) = desk.messages(messages)
+    (message,) = loader.messages(messages)
 
     first, second = references_in([message])
     assert [first.width, second.width] == [20, 8]
     assert message["content"][0] == text("see")
-    assert desk.messages([message]) == (message,)
+    assert loader.messages([message]) == (message,)
 
 
-def test_places_are_filled_in_their_order(desk):
+def test_places_are_filled_in_their_order(loader):
     messages = chat(text("a"), {"type": "image"}, text("b"), {"type": "image", "text": None})
 
-    found = references_in(desk.messages(messages, [CONTENT, OTHER]))
+    found = references_in(loader.messages(messages, [CONTENT, OTHER]))
 
     assert [image.width for image in found] == [20, 8]
 
 
-def test_marks_in_texts_are_places(desk):
+def test_marks_in_texts_are_places(loader):
     messages = [{"role": "user", "content": "one <image> and <image>two"}]
 
-    (message,) = desk.messages(messages, [CONTENT, OTHER])
+    (message,) = loader.messages(messages, [CONTENT, OTHER])
 
     kinds = [part.get("text") or part["type"] for part in message["content"]]
     assert kinds == ["one ", "image", " and ", "image", "two"]
 
 
-def test_without_a_place_images_come_first_for_the_user(desk):
+def test_without_a_place_images_come_first_for_the_user(loader):
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "what?"}]
 
-    _, user = desk.messages(messages, [CONTENT])
+    _, user = loader.messages(messages, [CONTENT])
 
     assert [part["type"] for part in user["content"]] == ["image", "text"]
 
 
-def test_a_mark_is_text_where_no_images_come_beside_it(desk):
+def test_a_mark_is_text_where_no_images_come_beside_it(loader):
     """In what environments and agents write; in rows it is a place."""
     messages = [{"role": "user", "content": "write <image> in HTML"}]
 
-    assert desk.messages(messages) == tuple(messages)
+    assert loader.messages(messages) == tuple(messages)
     with pytest.raises(MediaProblem, match="there are 0 images and 1 places"):
-        desk.messages(messages, intake=Intake(marks=True))
+        loader.messages(messages, intake=Intake(marks=True))
 
 
 @pytest.mark.parametrize(
@@ -218,9 +220,9 @@ def test_a_mark_is_text_where_no_images_come_beside_it(desk):
         {"bytes": b"x" * 2_000_000},
     ],
 )
-def test_a_message_repeats_little_of_a_value(desk, value):
+def test_a_message_repeats_little_of_a_value(loader, value):
     with pytest.raises(MediaProblem) as error:
-        desk.take(value, Path())
+        loader.take(value, Path())
 
     assert len(str(error.value)) < 500
 
@@ -233,8 +235,8 @@ def test_a_message_repeats_little_of_a_value(desk, value):
         ([{"type": "image", "index": None}, text("a")], [CONTENT], [20]),
     ],
 )
-def test_places_may_say_which_image_they_show(desk, parts, images, widths):
-    assert [one.width for one in references_in(desk.messages(chat(*parts), images))] == widths
+def test_places_may_say_which_image_they_show(loader, parts, images, widths):
+    assert [one.width for one in references_in(loader.messages(chat(*parts), images))] == widths
 
 
 @pytest.mark.parametrize(
@@ -246,12 +248,12 @@ def test_places_may_say_which_image_they_show(desk, parts, images, widths):
         ([{"type": "image", "index": "0"}], [CONTENT]),
     ],
 )
-def test_numbers_that_are_not_those_of_the_images_are_refused(desk, parts, images):
+def test_numbers_that_are_not_those_of_the_images_are_refused(loader, parts, images):
     with pytest.raises(MediaProblem, match=r"have the numbers \(index\)"):
-        desk.messages(chat(*parts), images)
+        loader.messages(chat(*parts), images)
 
 
-def test_limits_of_an_area_are_the_parts_then_those_of_the_row(desk):
+def test_limits_of_an_area_are_the_parts_then_those_of_the_row(loader):
     parts = [
         {"type": "image", "image": CONTENT, "max_pixels": 64, "text": ""},
         {"type": "image"},
@@ -260,9 +262,9 @@ def test_limits_of_an_area_are_the_parts_then_those_of_the_row(desk):
     ]
     beside = [OTHER, {"image": OTHER, "min_pixels": 9}]
     intake = Intake(pixels=PixelLimits(max_pixels=400))
-    desk = MediaDesk(MediaOptions())
+    loader = MediaLoader(MediaOptions())
 
-    found = references_in(desk.messages(chat(*parts), beside, intake=intake))
+    found = references_in(loader.messages(chat(*parts), beside, intake=intake))
 
     assert [(one.limits.min_pixels, one.limits.max_pixels) for one in found] == [
         (None, 64),
@@ -282,14 +284,14 @@ def test_limits_of_an_area_are_the_parts_then_those_of_the_row(desk):
         ({"image": CONTENT, "max_pixels": 3, "min_pixels": 4}, (), "min_pixels is 4; expected at"),
     ],
 )
-def test_what_an_image_says_is_obeyed_or_refused(desk, part, beside, reason):
+def test_what_an_image_says_is_obeyed_or_refused(loader, part, beside, reason):
     with pytest.raises(MediaProblem, match=reason):
-        desk.messages(chat({"type": "image", **part}), beside)
+        loader.messages(chat({"type": "image", **part}), beside)
 
 
-def test_a_turned_image_of_pillow_is_taken_as_it_is_shown(desk, tmp_path):
+def test_a_turned_image_of_pillow_is_taken_as_it_is_shown(loader, tmp_path):
     with Image.open(io.BytesIO(turned_jpeg(6, 20, 12))) as image:
-        reference = desk.take(image, tmp_path)
+        reference = loader.take(image, tmp_path)
 
     assert (reference.width, reference.height) == (12, 20)
 
@@ -297,24 +299,24 @@ def test_a_turned_image_of_pillow_is_taken_as_it_is_shown(desk, tmp_path):
 def test_files_stay_where_they_are_and_nothing_is_kept_for_a_first_look(tmp_path):
     (tmp_path / "a.png").write_bytes(CONTENT)
     linking, copying = (
-        MediaDesk(MediaOptions(folder=str(tmp_path / name), copies=name == "copies"))
+        MediaLoader(MediaOptions(folder=str(tmp_path / name), copies=name == "copies"))
         for name in ("links", "copies")
     )
 
     linking.take("a.png", tmp_path, Intake(decodes=False, keeps=False))
     assert not linking.store.folder.exists()
-    first, second = (desk.take("a.png", tmp_path) for desk in (linking, copying))
+    first, second = (loader.take("a.png", tmp_path) for loader in (linking, copying))
 
     assert linking.store.path(first).resolve() == tmp_path / "a.png"
     assert not copying.store.path(second).is_symlink()
     assert linking.store.read(first) == copying.store.read(second) == CONTENT
 
 
-def test_an_image_of_16_bits_is_warned_of_once(desk, tmp_path, caplog):
+def test_an_image_of_16_bits_is_warned_of_once(loader, tmp_path, caplog):
     deep = [saved(Image.new("I;16", (8, 6), value)) for value in (100, 200)]
 
     for one in deep:
-        desk.take(one, tmp_path)
+        loader.take(one, tmp_path)
 
     (record,) = caplog.records
     assert "its values above 255 show white" in record.getMessage()
@@ -328,26 +330,26 @@ def test_an_image_of_16_bits_is_warned_of_once(desk, tmp_path, caplog):
         ([text("<image><image>")], [CONTENT]),
     ],
 )
-def test_more_or_fewer_images_than_places_are_refused(desk, parts, images):
+def test_more_or_fewer_images_than_places_are_refused(loader, parts, images):
     with pytest.raises(MediaProblem, match=r"there are \d images and \d places"):
-        desk.messages(chat(*parts), images)
+        loader.messages(chat(*parts), images)
 
 
-def test_too_many_images_are_refused(desk):
+def test_too_many_images_are_refused(loader):
     with pytest.raises(
         MediaProblem, match=r"4 images in one sequence, --data\.max_images allows 3"
     ):
-        desk.messages(chat(text("x")), [CONTENT] * 4)
+        loader.messages(chat(text("x")), [CONTENT] * 4)
 
 
-def test_plain_messages_hold_no_bytes_and_mean_the_same(desk):
+def test_plain_messages_hold_no_bytes_and_mean_the_same(loader):
     messages = chat({"type": "image", "image": IMAGE}, {"type": "image", "image": CONTENT})
 
     plain = plain_messages(messages)
 
     assert all(isinstance(part["image"], str) for part in plain[0]["content"])
-    assert [i.sha256 for i in references_in(desk.messages(plain))] == [
-        i.sha256 for i in references_in(desk.messages(messages))
+    assert [i.sha256 for i in references_in(loader.messages(plain))] == [
+        i.sha256 for i in references_in(loader.messages(messages))
     ]
 
 

@@ -50,14 +50,14 @@ class Intake:
     """The store has them from now on, if there is one."""
     reads: bool = True
     """Files are read as a whole; else their headers are looked at, and an image is named by its file: see
-    ``MediaDesk.taken``."""
+    ``MediaLoader.taken``."""
     marks: bool = False
     """``<image>`` in a text is a place, whether or not images come beside the messages."""
     pixels: PixelLimits = field(default_factory=PixelLimits)
     """Area at which a model sees images that say nothing else."""
 
 
-class MediaDesk:
+class MediaLoader:
     """Takes images in.
 
     An image that came before is only hashed: it is looked at once a process. At a first look (``Intake.reads`` is
@@ -195,9 +195,9 @@ class ImagesOnUse:
         reads: files are read at the first look, so that images can be compared by their contents; else their headers.
     """
 
-    def __init__(self, desk: MediaDesk, *, reads: bool = False) -> None:
+    def __init__(self, loader: MediaLoader, *, reads: bool = False) -> None:
         self.reads = reads
-        self._desk = desk
+        self._loader = loader
         self._rows: dict[str, tuple[TakeRow, int]] = {}
         self._taken: dict[str, MediaRef] = {}
 
@@ -215,7 +215,7 @@ class ImagesOnUse:
         if image.sha256 not in self._taken:
             take, index = self._rows[image.sha256]
             where = take(index)
-            found = self._desk.taken(image)
+            found = self._loader.taken(image)
             if found is None:
                 raise DataError(
                     f"{where}: an image changed since the run looked at it; expected the same file. Put it "

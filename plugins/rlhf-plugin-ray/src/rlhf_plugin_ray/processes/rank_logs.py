@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class LogMessage:
     """One log message."""
 
     level: int
@@ -25,14 +25,14 @@ class Told:
 class _Collector(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[Told] = []
+        self.messages: list[LogMessage] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.told.append(Told(level=record.levelno, message=record.getMessage()))
+        self.messages.append(LogMessage(level=record.levelno, message=record.getMessage()))
 
 
 @contextmanager
-def listening(plugins: Plugins) -> Iterator[list[Told]]:
+def listening(plugins: Plugins) -> Iterator[list[LogMessage]]:
     """Yield a list that collects the messages, from level INFO on, that the core and the plugins log in the body.
 
     A body that fails has nobody who gets the list, so its messages are then logged here.
@@ -45,18 +45,18 @@ def listening(plugins: Plugins) -> Iterator[list[Told]]:
             logger.setLevel(logging.INFO)
     try:
         try:
-            yield collector.told
+            yield collector.messages
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.removeHandler(collector)
                 logger.setLevel(level)
     except Exception:
-        for line in collector.told:
+        for line in collector.messages:
             log.log(line.level, "%s", line.message)
         raise
 
 
-def tell(by_rank: Sequence[Sequence[Told]], names: Sequence[str]) -> None:
+def log_ranks(by_rank: Sequence[Sequence[LogMessage]], names: Sequence[str]) -> None:
     """Log the messages of a role's ranks in this process.
 
     All ranks of a role log the same messages, so only the first rank's are logged below level WARNING.
@@ -65,7 +65,7 @@ def tell(by_rank: Sequence[Sequence[Told]], names: Sequence[str]) -> None:
         by_rank: messages of each rank.
         names: name of each rank in messages.
     """
-    for rank, (told, name) in enumerate(zip(by_rank, names, strict=True)):
-        for line in told:
+    for rank, (messages, name) in enumerate(zip(by_rank, names, strict=True)):
+        for line in messages:
             if rank == 0 or line.level > logging.INFO:
                 log.log(line.level, "%s: %s", name, line.message)

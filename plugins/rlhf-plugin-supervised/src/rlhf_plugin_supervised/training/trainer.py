@@ -56,7 +56,7 @@ from .options import ExampleOptions
 from .order import UnitOrder
 from .recording import RowRecorder
 from .roles import TrainedModel, roles_of
-from .seen import Seen, Told
+from .seen import ModelNumbers, Seen
 from .update import Evaluated, Update
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Examples(Protocol):
         """Return the data of an update of the model on these rows."""
         ...
 
-    def seen(self, update: Update, told: Told) -> Seen:
+    def seen(self, update: Update, outputs: ModelNumbers) -> Seen:
         """Return what is known of the rows of an update before it, for the record."""
         ...
 
@@ -109,8 +109,8 @@ class Examples(Protocol):
         return model
 
 
-class ExampleCourse:
-    """See ``rlhf_trainer.runs.Course``."""
+class SupervisedTrainer:
+    """See ``rlhf_trainer.runs.Trainer``."""
 
     def __init__(
         self,
@@ -295,7 +295,7 @@ def run_of(
         folder: RunFolder,
         state: ExampleState,
         stack: AsyncExitStack,
-    ) -> ExampleCourse:
+    ) -> SupervisedTrainer:
         drawn = with_drawn_rows(resolved, folder, is_resumed=state.step > 0)
         examples, model = load(drawn), trained(resolved)
         check_sizes(state, [size // examples.rows_per_unit for size in examples.sizes])
@@ -310,7 +310,7 @@ def run_of(
         placement = await runtime.start(spec, plugins)
         roles = with_images(placement.roles, examples.images)
         headline = f"eval/{evaluated[0]}" if resolved.run.eval.holds_rows_out else None
-        return ExampleCourse(resolved, state, folder, examples, model, roles, headline)
+        return SupervisedTrainer(resolved, state, folder, examples, model, roles, headline)
 
     kind: RunKind[Any, ExampleState] = RunKind(
         initial_state=lambda run: ExampleState(),

@@ -28,7 +28,7 @@ class FinishedStep:
 
 
 class OwnRecord(Protocol):
-    """A record in the run folder that a course writes itself, beside the metrics and the samples."""
+    """A record in the run folder that a trainer writes itself, beside the metrics and the samples."""
 
     @property
     def extent(self) -> Extent:
@@ -65,7 +65,7 @@ class Export:
     """True: the moving average of the weights."""
 
 
-class Course(Protocol):
+class Trainer(Protocol):
     """The steps of one run. All state between steps is in ``state``, in the roles and in the records."""
 
     @property
@@ -81,7 +81,7 @@ class Course(Protocol):
 
     @property
     def records(self) -> Mapping[str, OwnRecord]:
-        """The records that the course writes itself, by file name; each checkpoint stores their extents."""
+        """The records that the trainer writes itself, by file name; each checkpoint stores their extents."""
 
     @property
     def exports(self) -> Sequence[Export]:
@@ -93,7 +93,7 @@ class Course(Protocol):
         begun: Mapping[str, RunningDigest],
         stack: AsyncExitStack,
     ) -> None:
-        """Open the course's records and bring roles and components to the state of the resume point.
+        """Open the trainer's records and bring roles and components to the state of the resume point.
 
         Args:
             point: None: the run starts at its beginning.
@@ -127,14 +127,14 @@ class WholeStep:
     roles are those of this step too."""
 
 
-def headline_of(course: Course) -> str | None:
-    """Return the headline of a course; None for one that was written before courses had any."""
-    return getattr(course, "headline", None)
+def headline_of(trainer: Trainer) -> str | None:
+    """Return the headline of a trainer; None for one that was written before trainers had any."""
+    return getattr(trainer, "headline", None)
 
 
-async def go_back(course: Course, changes: Mapping[str, int | None]) -> bool:
+async def go_back(trainer: Trainer, changes: Mapping[str, int | None]) -> bool:
     """Return whether the roles are where ``WholeStep.changes`` was read, after undoing what came later if they can."""
-    for name, role in course.saved_roles.items():
+    for name, role in trainer.saved_roles.items():
         before, undo = changes[name], getattr(role, "undo", None)
         is_there = before == getattr(role, "changes", None)
         if before is None or not (is_there or (undo is not None and await undo(before))):
@@ -142,8 +142,8 @@ async def go_back(course: Course, changes: Mapping[str, int | None]) -> bool:
     return True
 
 
-OpenCourse = Callable[
-    [ResolvedOptions[RunT], Plugins, RunFolder, StateT, AsyncExitStack], Awaitable[Course]
+OpenTrainer = Callable[
+    [ResolvedOptions[RunT], Plugins, RunFolder, StateT, AsyncExitStack], Awaitable[Trainer]
 ]
 
 
@@ -154,5 +154,5 @@ class RunKind(Generic[RunT, StateT]):
     initial_state: Callable[[RunT], StateT]
     """Return the state of a run that has done nothing yet."""
     resuming: ResumeRules[StateT]
-    open: OpenCourse[RunT, StateT]
+    open: OpenTrainer[RunT, StateT]
     """Load the data, build every component and role, and put their closing on the stack; nothing is restored yet."""

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from rlhf_core import plugins as plugin_loader
-from rlhf_plugin_ray.processes.told import Told, listening, tell
+from rlhf_plugin_ray.processes.rank_logs import LogMessage, listening, log_ranks
 from rlhf_testing.tiny import write_tiny_model
 
 CORE = logging.getLogger("rlhf_core.anything")
@@ -14,15 +14,15 @@ CORE = logging.getLogger("rlhf_core.anything")
 
 def test_information_and_warnings_of_the_body_are_collected():
     loaded = plugin_loader.empty()
-    with listening(loaded) as told:
+    with listening(loaded) as messages:
         CORE.debug("detail")
         CORE.info("groups of %s", "policy")
         CORE.warning("careful")
     CORE.warning("later")
 
-    assert told == [
-        Told(level=logging.INFO, message="groups of policy"),
-        Told(level=logging.WARNING, message="careful"),
+    assert messages == [
+        LogMessage(level=logging.INFO, message="groups of policy"),
+        LogMessage(level=logging.WARNING, message="careful"),
     ]
 
 
@@ -46,17 +46,17 @@ def test_what_a_body_that_fails_has_logged_is_logged_in_its_process(caplog):
         body()
 
     assert "5 % is odd" in [
-        record.getMessage() for record in caplog.records if record.name.endswith("told")
+        record.getMessage() for record in caplog.records if record.name.endswith("rank_logs")
     ]
 
 
 def test_information_is_told_once_and_warnings_for_each_rank(caplog):
     both = [
-        Told(level=logging.INFO, message="groups"),
-        Told(level=logging.WARNING, message="careful"),
+        LogMessage(level=logging.INFO, message="groups"),
+        LogMessage(level=logging.WARNING, message="careful"),
     ]
     with caplog.at_level(logging.INFO, logger="rlhf_plugin_ray"):
-        tell([both, both], ["policy rank 0", "policy rank 1"])
+        log_ranks([both, both], ["policy rank 0", "policy rank 1"])
 
     assert caplog.messages == [
         "policy rank 0: groups",
