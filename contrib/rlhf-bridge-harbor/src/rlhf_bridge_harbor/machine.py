@@ -32,25 +32,20 @@ class Machine(Protocol):
         Raises:
             RolloutError: it cannot be made.
         """
-        ...
 
     async def run(
         self, command: str, seconds: float, variables: Mapping[str, str], most: int
     ) -> Ran:
         """Run a command of bash in the task's folder, and return ``most`` characters of its output."""
-        ...
 
     async def place_tests(self, tests: Path) -> None:
         """Put the verifier at /tests, and an empty folder at /logs/verifier, whatever was there."""
-        ...
 
     async def reward_file(self, name: str, most: int) -> bytes | None:
         """Return up to ``most + 1`` bytes of a plain file of /logs/verifier; None: there is no such file."""
-        ...
 
     async def close(self) -> None:
         """End it, and remove what it has left."""
-        ...
 
 
 async def bounded_output(stream: asyncio.StreamReader, most: int) -> tuple[bytes, bool]:

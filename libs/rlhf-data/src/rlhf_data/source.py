@@ -93,12 +93,9 @@ class Source(Protocol):
         Raises:
             DataError: the row cannot be read.
         """
-        ...
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
         """Yield all rows in order. With ``columns`` other columns but ``TEMPLATE_KWARGS`` may be left out."""
-        ...
 
     def where(self, index: int) -> str:
         """Return the place of a row for messages: ``file:line`` or ``set:row``."""
-        ...

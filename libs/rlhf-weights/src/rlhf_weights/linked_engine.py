@@ -18,12 +18,10 @@ class LinkedEngine(Engine, Protocol):
 
     async def start_empty(self, spec: EngineSpec) -> None:
         """Get ready to serve, without weights; called instead of ``start``."""
-        ...
 
     async def receivers(self) -> Sequence[Place]:
         """Return the places of the engine's processes, each of which wants all weights; empty if no link can reach
         them."""
-        ...
 
     async def join(self, invitation: Invitation) -> None:
         """Have the engine's processes join a link, which replaces an older one.
@@ -31,7 +29,6 @@ class LinkedEngine(Engine, Protocol):
         Raises:
             RolloutError: the other ends did not come.
         """
-        ...
 
     async def receive_weights(self, version: int) -> None:
         """Serve ``version`` from now on, as ``update_weights`` does, with the weights that come by the link.
@@ -39,4 +36,3 @@ class LinkedEngine(Engine, Protocol):
         Raises:
             RolloutError: the link broke, or the weights do not fit.
         """
-        ...

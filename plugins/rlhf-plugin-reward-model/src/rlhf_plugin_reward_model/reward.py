@@ -40,7 +40,6 @@ class _Reader(Protocol[InputT]):
         Raises:
             RewardError: it cannot be read.
         """
-        ...
 
     def scores(self, inputs: Sequence[InputT]) -> list[float | RewardError]: ...
 

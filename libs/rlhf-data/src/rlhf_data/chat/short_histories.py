@@ -56,7 +56,6 @@ class Behind(Protocol):
         Raises:
             DataError: the template refuses this conversation.
         """
-        ...
 
 
 class ShortHistories:

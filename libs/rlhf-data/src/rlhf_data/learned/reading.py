@@ -45,17 +45,14 @@ class RowForm(Protocol):
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns that are read."""
-        ...
 
     @property
     def asked(self) -> tuple[str, ...]:
         """Names of those that ask, and with the same values make rows fall on the same side of a split."""
-        ...
 
     @property
     def max_tokens(self) -> int | None:
         """Largest number of tokens of a text; None: a longer one is cut."""
-        ...
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return the texts of a row.
@@ -63,7 +60,6 @@ class RowForm(Protocol):
         Raises:
             RowProblem: the row, or an image of it, cannot be used.
         """
-        ...
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
         """Return the sequences of a row from the tokens of its texts, in the order of sample and segment.
@@ -71,7 +67,6 @@ class RowForm(Protocol):
         Raises:
             RowProblem: the row cannot be used.
         """
-        ...
 
 
 ColumnsT = TypeVar("ColumnsT", bound=PromptColumns)

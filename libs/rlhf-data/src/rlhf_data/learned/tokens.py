@@ -52,7 +52,6 @@ class RowTokenizer(Protocol):
 
     def tokenize(self, texts: Sequence[LearnedText]) -> list[LearnedTokens | RowProblem]:
         """Return the tokens of each text; a problem where they cannot be used."""
-        ...
 
 
 class SpanTokenizer:

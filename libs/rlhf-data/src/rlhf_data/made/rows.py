@@ -28,7 +28,6 @@ class MadeRows(Protocol):
     @property
     def size(self) -> int | None:
         """Number of rows; None for a stream."""
-        ...
 
     def row(self, number: int) -> Row:
         """Return a row, checked.
@@ -36,7 +35,6 @@ class MadeRows(Protocol):
         Raises:
             DataError: it is no row, its key is another row's too, or making it failed.
         """
-        ...
 
 
 class CountedRows:

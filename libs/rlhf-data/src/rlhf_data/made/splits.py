@@ -22,7 +22,6 @@ class MakesRows(Protocol):
     def reader(self, environment: str, split: str) -> Callable[[], Iterable[Row]] | None:
         """Return a function that gives the rows of a split from the start; None: the environment makes no tasks. It
         raises KeyError if there is no such split."""
-        ...
 
 
 def training_parts(

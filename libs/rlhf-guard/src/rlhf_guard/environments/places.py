@@ -48,11 +48,9 @@ class EpisodePlace(Protocol):
         Raises:
             RLHFError: it cannot be reached, or lacks the environment.
         """
-        ...
 
     async def close(self) -> None:
         """End the connection, and the process if there is one."""
-        ...
 
 
 def places_of(environment: ComponentRef, options: IsolationOptions) -> list[EpisodePlace]:

@@ -49,26 +49,21 @@ class CutTraining(Protocol):
     @property
     def named(self) -> Mapping[str, nn.Parameter]:
         """The trained parameters by name."""
-        ...
 
     @property
     def fragments(self) -> Sequence[Fragment]:
         """This rank's fragments of them."""
-        ...
 
     @property
     def masters(self) -> Sequence[Tensor]:
         """This rank's part of the float32 weights, as vectors."""
-        ...
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The torch optimizer, whose parameters are ``masters``."""
-        ...
 
     def publish(self) -> None:
         """Have the model compute with ``masters``; a collective call."""
-        ...
 
 
 def save_parts(folder: Path, training: CutTraining, ranks: Ranks) -> None:

@@ -42,14 +42,12 @@ class Layout(Protocol):
         Args:
             sinks: (H,) score of each head that takes a share of the weights away (GPT-OSS); None: there are none.
         """
-        ...
 
     def sequence_lengths(self, at_least: int) -> Tensor:
         """Return the length (N,) of the sequence that each token belongs to, ``at_least`` for shorter ones.
 
         Only models whose rotary frequencies depend on the length, or whose positions end, ask for it.
         """
-        ...
 
 
 def as_matmul_inputs(*parts: Tensor) -> tuple[Tensor, ...]:

@@ -19,23 +19,18 @@ class Descending(Protocol):
 
     def drop_gradient(self) -> None:
         """Forget what an attempt before has added to the gradient of the update."""
-        ...
 
     def forward(self, work: Callable[[], Tensor]) -> Tensor:
         """Return the loss that ``work`` computes."""
-        ...
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradient of this micro-batch, the last one or not, to the gradient of the update."""
-        ...
 
     def give_up_pass(self) -> None:
         """Take part in what other ranks do in a pass that failed here."""
-        ...
 
     def complete(self) -> None:
         """Sum the gradient over ranks, as far as ``backward`` has not."""
-        ...
 
 
 def compute_gradient(

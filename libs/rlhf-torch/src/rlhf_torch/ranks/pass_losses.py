@@ -32,19 +32,15 @@ class LaidRows(Protocol):
     @property
     def packed(self) -> PackedRows:
         """Tokens, predictors and targets of this rank, with the grid of all M actions."""
-        ...
 
     def own(self, column: Tensor) -> Tensor:
         """Return the entries (m, ...) of a column (M, ...) that belong to this rank's actions."""
-        ...
 
     def whole(self, own: Tensor) -> Tensor:
         """Return the results (M, ...) of all actions for those (m, ...) of this rank."""
-        ...
 
     def whole_scores(self, own: ActionScores) -> ActionScores:
         """Return the scores of all actions for those of this rank."""
-        ...
 
 
 LayOut = Callable[[TrajectoryColumns, Rows], LaidRows]

@@ -90,11 +90,9 @@ class Sequences(Protocol):
 
     def convolve(self, layer: int, convolution: Convolution, inputs: Tensor) -> Tensor:
         """Return the convolution (1, C, N) of inputs (1, C, N), each sequence from its own beginning."""
-        ...
 
     def delta_rule(self, layer: int, rule: DeltaRule, parts: Parts) -> Tensor:
         """Return the outputs (1, N, H, V), each sequence from its own beginning."""
-        ...
 
 
 class Parts(NamedTuple):

@@ -27,15 +27,12 @@ class Changing(Protocol):
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The torch optimizer."""
-        ...
 
     def changing(self) -> Iterable[Tensor]:
         """Return every tensor that updates change: weights, float32 copies, optimizer state, moving average."""
-        ...
 
     def drop_gradient(self) -> None:
         """Forget the gradient that has been collected."""
-        ...
 
 
 class Undo:

@@ -57,59 +57,48 @@ class VisionFamily(Protocol):
     @property
     def feature_id(self) -> int:
         """The token on which a feature stands, once for each, within the tokens of an image."""
-        ...
 
     @property
     def looks_ahead(self) -> bool:
         """True: tokens with features of one image see each other, those behind them too; else all tokens look back."""
-        ...
 
     @property
     def looks_ahead_in_windows(self) -> bool:
         """True: where tokens look ahead, they do in layers with a window alone. A family without it: in all layers."""
-        ...
 
     def load(self, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
         """Return the Transformers model and the information on its loading, as ``from_pretrained(PATH, **options)``
         does."""
-        ...
 
     def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
         """Return an RGB image as the model takes it, within limits on its area that ``tokens`` knows too."""
-        ...
 
     def tower(self, model: PreTrainedModel) -> nn.Module:
         """Return the part of the model that reads pixels; its projector may lie inside of it."""
-        ...
 
     def projector(self, model: PreTrainedModel) -> Iterable[nn.Parameter]:
         """Return the parameters of the part that makes features of what the tower reads, inside of the tower or not.
 
         Without this method ``actor.freeze_visual_encoder`` works alone of the options on parts of the model.
         """
-        ...
 
     def text_model(self, model: PreTrainedModel) -> nn.Module:
         """Return the part of the model between embeddings and output head."""
-        ...
 
     def features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> Features:
         """Return the features of pictures, one picture's after the other's."""
-        ...
 
     def token_embeddings(self, model: PreTrainedModel, input_ids: Tensor) -> Tensor:
         """Return the embeddings (N, D) of tokens (N,), in whose places features enter.
 
         A family without this method has those of the model's one table.
         """
-        ...
 
     def token_inputs(self, model: PreTrainedModel, input_ids: Tensor) -> dict[str, Any]:
         """Return further arguments of the text model, if its layers read tokens (N,) themselves.
 
         A family without this method has no such layers.
         """
-        ...
 
     def layer_inputs(self, features: Features, places: Tensor, num_tokens: int) -> dict[str, Any]:
         """Return further arguments of the text model, if its layers read features too.
@@ -118,7 +107,6 @@ class VisionFamily(Protocol):
             features: as many as there are ``places``.
             places: (U,) index of the token of each feature, among ``num_tokens``.
         """
-        ...
 
     def positions(
         self, num_tokens: int, spans: Sequence[MediaSpan], pictures: Sequence[Picture]
@@ -128,11 +116,9 @@ class VisionFamily(Protocol):
         Args:
             spans: place of each picture; where several frames of a video are one, the first frame's.
         """
-        ...
 
     def save(self, folder: Path) -> None:
         """Write the processor's files beside a model that was exported: those of the base, and what options changed."""
-        ...
 
 
 class VideoFamily(VisionFamily, Protocol):
@@ -148,7 +134,6 @@ class VideoFamily(VisionFamily, Protocol):
             images: at most ``tokens.frames_together``; where there are fewer, the last one stands for those behind it.
             first: reference of the first of them, with its place in the video and the limits on its area.
         """
-        ...
 
 
 class TorchVision(VisionModel, Protocol):
@@ -160,4 +145,3 @@ class TorchVision(VisionModel, Protocol):
         Raises:
             ConfigError: the model reads no images, its family is unknown, or its processor is another model's.
         """
-        ...

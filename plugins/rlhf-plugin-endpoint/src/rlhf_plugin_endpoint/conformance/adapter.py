@@ -38,7 +38,6 @@ class OpenEpisode(Protocol):
     @property
     def root_url(self) -> str:
         """Address without ``/v1``."""
-        ...
 
     @property
     def api_key(self) -> str: ...
@@ -46,11 +45,9 @@ class OpenEpisode(Protocol):
     @property
     def model(self) -> str:
         """Name of the policy."""
-        ...
 
     def finish(self) -> CapturedTrace:
         """End the episode, and return what was captured."""
-        ...
 
 
 class EndpointUnderTest(Protocol):
@@ -59,13 +56,10 @@ class EndpointUnderTest(Protocol):
     @property
     def name(self) -> str:
         """Name and version, for the report."""
-        ...
 
     @property
     def temperature(self) -> float:
         """Temperature at which the policy has to sample, whatever a client asks for."""
-        ...
 
     def episode(self, policy: ScriptedPolicy) -> AbstractContextManager[OpenEpisode]:
         """Open an episode whose requests the policy answers."""
-        ...

@@ -19,19 +19,15 @@ class TalkEnds(Protocol):
 
     def read(self) -> str | None:
         """Return the next message; None at the end of the input."""
-        ...
 
     def show(self, piece: str) -> None:
         """Show a piece of an answer."""
-        ...
 
     def end_answer(self) -> None:
         """Go to the next line."""
-        ...
 
     def say(self, text: str) -> None:
         """Tell the user something that is no answer."""
-        ...
 
 
 class Pipe:

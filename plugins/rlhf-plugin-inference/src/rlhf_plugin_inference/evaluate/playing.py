@@ -45,11 +45,9 @@ class PlaysJobs(Protocol):
         Raises:
             RLHFError: an episode failed, or could not be scored.
         """
-        ...
 
     async def close(self) -> None:
         """End the call to the rewards that is under way."""
-        ...
 
 
 class EnginePlayer:

@@ -34,11 +34,9 @@ class KeyValueStore(Protocol):
 
     def index(self, num_heads: int, rows: Tensor, positions: Tensor) -> Tensor:
         """Return the places (M * num_heads,) of the given positions (M,) of rows (M,)."""
-        ...
 
     def write(self, layer: int, key: Tensor, value: Tensor, index: Tensor) -> None:
         """Store keys and values (M, H_kv, K) at ``index``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

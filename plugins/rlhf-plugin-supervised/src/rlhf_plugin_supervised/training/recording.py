@@ -36,7 +36,6 @@ class Describes(Protocol):
 
     def seen(self, update: Update, outputs: ModelNumbers) -> Seen:
         """Return what is known of the rows of an update."""
-        ...
 
 
 class RowRecorder:

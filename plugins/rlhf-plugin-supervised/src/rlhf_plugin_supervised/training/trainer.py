@@ -94,15 +94,12 @@ class Examples(Protocol):
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         """Return the data of an update of the model on these rows."""
-        ...
 
     def seen(self, update: Update, outputs: ModelNumbers) -> Seen:
         """Return what is known of the rows of an update before it, for the record."""
-        ...
 
     async def evaluate(self, model: RoleHandle) -> Evaluated | None:
         """Return the metrics of the held-out sets and what they are made of; None without any."""
-        ...
 
     def exported(self, model: RoleHandle) -> Exportable:
         """Return the model as it is exported in the end."""
