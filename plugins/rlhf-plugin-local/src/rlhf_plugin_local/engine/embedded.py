@@ -285,10 +285,7 @@ class EmbeddedEngine:
             await asyncio.sleep(0)
 
     async def _advance(self) -> bool:
-        """Have a wave admitted or the batch stepped, and deliver what has finished.
-
-        False if the engine stopped meanwhile.
-        """
+        """Have a wave admitted or the batch stepped, and deliver what has finished; False if the engine stopped."""
         if self._state is not EmbeddedState.SERVING:
             return False
         try:
