@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from rlhf_plugin_supervised.training.course import ExampleState, check_sizes
 from tests.core.conftest import trajectory
 from tests.libs.trainer.learning.test_served_weights import engine_with
 from tests.libs.trainer.loop.test_restore import Role, point
@@ -26,6 +25,7 @@ from rlhf_plugin_sources.jsonl_stream import JsonlStream, JsonlStreamConfig
 from rlhf_plugin_supervised.training.command import sft
 from rlhf_plugin_supervised.training.drawn import with_drawn_rows
 from rlhf_plugin_supervised.training.imitation.sft_options import SFT
+from rlhf_plugin_supervised.training.trainer import ExampleState, check_sizes
 from rlhf_trainer.durable import checkpoint
 from rlhf_trainer.loop.restore import check_epoch, restore_roles
 from rlhf_trainer.loop.sleeping import check_served_weights

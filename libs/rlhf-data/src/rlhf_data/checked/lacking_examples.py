@@ -62,16 +62,23 @@ def check_example_columns(
             reader=partial(_reader, loader.kinds),
         )
         refuse_lacking(sets)
-        if isinstance(columns, LabeledColumns | StepLabelColumns) and options.on_bad_row == "fail":
-            refuse_bad(replace(sets, reader=_label_reader))
+        labels = _LABELS.get(_kind(loader.kinds, columns))
+        if labels is not None and options.on_bad_row == "fail":
+            refuse_bad(replace(sets, reader=labels))
 
 
 def _label_reader(columns: PromptColumns) -> Read:
-    """Return the reader of the labels alone, which takes little time in all rows."""
-    if isinstance(columns, LabeledColumns):
-        return partial(label_of, key=columns.label_key)
+    assert isinstance(columns, LabeledColumns)
+    return partial(label_of, key=columns.label_key)
+
+
+def _step_label_reader(columns: PromptColumns) -> Read:
     assert isinstance(columns, StepLabelColumns)
     return partial(labels_of, key=columns.labels_key)
+
+
+_LABELS = {RowKind.JUDGED: _label_reader, RowKind.STEPS: _step_label_reader}
+"""Readers of the labels alone, which take little time in all rows, by the kind of rows that have any."""
 
 
 def _reader(kinds: tuple[RowKind, ...], columns: PromptColumns) -> Read:
