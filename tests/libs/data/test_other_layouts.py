@@ -160,7 +160,7 @@ def test_a_cell_with_what_python_prints_is_named():
         PromptFormat().prompt({"messages": MESSAGES})
 
     assert caught.value.reason == (
-        "expected a column 'prompt'; the row has messages. Set --data.prompt_key COLUMN or --data.template. Column "
+        "expected a column 'prompt'; the row has messages. Set --data.prompt_key or --data.template. Column "
         "'messages' has a list as Python prints it, which is no JSON; write it with json.dumps"
     )
 

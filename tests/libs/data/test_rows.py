@@ -78,7 +78,7 @@ def test_calls_of_tools_may_be_json_text_as_tables_have_them(text, calls):
     ("row", "kind", "reason"),
     [
         ({"question": "x", "id": 3}, "missing column", r"'prompt'; the row has question, id"),
-        ({}, "missing column", "the row has none. Set --data.prompt_key COLUMN or --data.template"),
+        ({}, "missing column", "the row has none. Set --data.prompt_key or --data.template"),
         (
             {"conversations": ["Hi", "Hello."]},
             "missing column",
