@@ -253,9 +253,11 @@ def _column(row: Row, name: str) -> Any:
             raise RowProblem(MISSING_COLUMN, lacks + way)
         near = near_prompts(row)
         first = f" {near[0]}" if near else ""
-        all_of_them = f" '{' '.join(f'{{{one}}}' for one in near)}'" if near[1:] else ""
-        way = f"Set --data.prompt_key{first} or --data.template{all_of_them}"
-        raise RowProblem(MISSING_COLUMN, f"{lacks}{way}{hint_of_printed(row)}")
+        example = f" '{' '.join(f'{{{one}}}' for one in near)}'" if near[1:] else ""
+        raise RowProblem(
+            MISSING_COLUMN,
+            f"{lacks}Set --data.prompt_key{first} or --data.template{example}{hint_of_printed(row)}",
+        )
     value = row[name]
     if value is None:
         raise RowProblem("empty", f"column {name!r} is null")
