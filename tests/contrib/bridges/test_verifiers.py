@@ -177,22 +177,26 @@ def test_limits_and_roles_are_options_of_verifiers(play):
 
 
 @pytest.mark.parametrize(
-    ("answers", "options", "message"),
+    ("answers", "options", "message", "code"),
     [
         (
             ["boom"],
             {},
             r"bridge_sums \(verifiers 0\.4\.\d+\) failed: .*this reply cannot be scored",
+            "environment/failed",
         ),
         (
             ["1", "2"],
             {"settings": {"id": "best-of-n"}},
             r"best-of-n\+bridge_sums \(verifiers 0\.4\.\d+\): the environment rewrote its conversation",
+            "environment/rewrote-history",
         ),
     ],
 )
-def test_an_episode_that_fails_says_which_taskset_and_versions(play, answers, options, message):
-    with pytest.raises(RolloutError, match=message, check=has_code("environment/raised")):
+def test_an_episode_that_fails_says_which_taskset_and_versions(
+    play, answers, options, message, code
+):
+    with pytest.raises(RolloutError, match=message, check=has_code(code)):
         play(answers, id="bridge_sums", **options)
 
 
@@ -216,7 +220,7 @@ def test_options_that_do_not_fit_are_refused(host, options):
     with pytest.raises(
         RolloutError,
         match="expected a taskset of verifiers in id",
-        check=has_code("environment/raised"),
+        check=has_code("environment/not-loadable"),
     ):
         asyncio.run(fails())
 

@@ -101,10 +101,12 @@ class VerifiersBridge:
         try:
             async with stage.entered():
                 episode = await stage.play(task, asking)
-        except Exception as error:
-            text = f"{type(error).__name__}: " if not isinstance(error, RolloutError) else ""
+        except RolloutError as error:
+            raise RolloutError(f"{self._setting.title}: {error}", code=error.code) from error
+        except Exception as error:  # Tasksets and harnesses raise anything.
             raise RolloutError(
-                f"{self._setting.title}: {text}{error}", code="environment/failed"
+                f"{self._setting.title}: {type(error).__name__}: {error}",
+                code="environment/raised",
             ) from error
         return played(episode, asking.asked, self._setting.title)
 
