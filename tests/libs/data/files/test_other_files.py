@@ -50,7 +50,7 @@ def test_a_file_of_another_kind_is_refused_with_the_way_to_one_that_is_read(tmp_
 @pytest.mark.parametrize(
     ("content", "kind", "way"),
     [
-        (gzip.compress(ROW), "packed by gzip", "Call it NAME.gz"),
+        (gzip.compress(ROW, mtime=0), "packed by gzip", "Call it NAME.gz"),
         (b"\x28\xb5\x2f\xfdabc", "packed by zstd", "Unpack it: unzstd"),
         (b"PK\x03\x04abc", "a ZIP archive or a workbook", "Unpack it, or save the sheet as CSV"),
         (b"PAR1abc", "a Parquet file", "Call it a.parquet"),
