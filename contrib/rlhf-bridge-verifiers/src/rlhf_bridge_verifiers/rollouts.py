@@ -25,6 +25,7 @@ from rlhf_data import rows_as_written
 from .config import VerifiersV0Config
 from .handover import Ask, Handover, plain
 from .origin import origin_of
+from .titled import titled
 
 
 class VerifiersV0Bridge:
@@ -57,14 +58,8 @@ class VerifiersV0Bridge:
         given = dict(row)
 
         async def run(ask: Ask) -> Any:
-            try:
+            with titled(self._title):
                 return await self._scored(given, ask)
-            except RolloutError as error:
-                raise RolloutError(f"{self._title}: {error}", code=error.code) from error
-            except Exception as error:  # Environments and rubrics raise anything.
-                raise RolloutError(
-                    f"{self._title}: {type(error).__name__}: {error}", code="environment/raised"
-                ) from error
 
         self._handover = Handover(run)
         messages = await self._handover.question()

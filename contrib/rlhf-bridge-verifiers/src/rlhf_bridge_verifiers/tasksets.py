@@ -17,6 +17,7 @@ from .config import VerifiersConfig
 from .handover import Ask, Handover
 from .setting import Row, TasksetSetting, setting_of
 from .stage import stage_of
+from .titled import titled
 
 
 class VerifiersBridge:
@@ -98,16 +99,9 @@ class VerifiersBridge:
         """Return the rollout in which the policy was asked, with its rewards."""
         asking = self._asking = Asking(ask)
         stage = stage_of(self._setting)
-        try:
+        with titled(self._setting.title):
             async with stage.entered():
                 episode = await stage.play(task, asking)
-        except RolloutError as error:
-            raise RolloutError(f"{self._setting.title}: {error}", code=error.code) from error
-        except Exception as error:  # Tasksets and harnesses raise anything.
-            raise RolloutError(
-                f"{self._setting.title}: {type(error).__name__}: {error}",
-                code="environment/raised",
-            ) from error
         return played(episode, asking.asked, self._setting.title)
 
 

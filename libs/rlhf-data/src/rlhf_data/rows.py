@@ -214,14 +214,19 @@ def bad_row_error(
     """
     kinds = Counter(row.kind for row in bad)
     lines = [f"{option}: {len(bad)} of {total} rows cannot be used ({_counted(kinds)})"]
-    lines += [f"  {row.where}: {row.reason}" for row in first_of_each_kind(bad)]
-    hidden = sum(max(0, count - SHOWN) for count in kinds.values())
-    if hidden:
-        lines.append(f"  and {hidden} more{f'; list them with: {listed_by}' if listed_by else ''}")
+    lines += lines_of(bad, f"; list them with: {listed_by}" if listed_by else "")
     if len(bad) < total:
         lines.append("  Repair these rows, or leave them out with --data.on_bad_row skip.")
     code = code_of(bad[0].kind) if len(kinds) == 1 else "data/bad-rows"
     return DataError("\n".join(lines), code=code)
+
+
+def lines_of(bad: Sequence[BadRow], way: str = "") -> list[str]:
+    """Return a line for each of the first rows of each kind, and one with the number of the others, which ends with the
+    way to list them."""
+    first = first_of_each_kind(bad)
+    more = [f"  and {len(bad) - len(first)} more{way}"] if len(bad) > len(first) else []
+    return [*(f"  {row.where}: {row.reason}" for row in first), *more]
 
 
 def first_of_each_kind(bad: Sequence[BadRow]) -> list[BadRow]:

@@ -18,7 +18,7 @@ from rlhf_core.errors import ConfigError
 from ..forms.formed_source import LOOKED_AT
 from ..forms.opened_sets import OpenedSets
 from ..forms.recognizing import FormedSet
-from ..rows import SHOWN, BadRow, PromptFormat, RowProblem
+from ..rows import BadRow, PromptFormat, RowProblem, lines_of
 from ..source import Row, Source, Unreadable
 from .columns_there import are_here, has_column, has_value, missing
 
@@ -120,12 +120,11 @@ def _check_rows(
                 format.prompt(row)
                 bad.append(BadRow(one.source.where(index), "label", problem))
     if bad:
-        rest = f"\n  and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
+        rows = "\n".join(lines_of(bad))
         raise ConfigError(
-            f"{option}: the reward {selection.name} cannot score {len(bad)} of {total} rows\n"
-            + "\n".join(f"  {row.where}: {row.reason}" for row in bad[:SHOWN])
-            + f"{rest}\n  Repair these rows or take them out, or set --{selection.section}.on_error drop, with which "
-            "their samples are left out.",
+            f"{option}: the reward {selection.name} cannot score {len(bad)} of {total} rows\n{rows}\n"
+            f"  Repair these rows or take them out, or set --{selection.section}.on_error drop, with which their "
+            "samples are left out.",
             code="reward/unusable-label",
         )
 

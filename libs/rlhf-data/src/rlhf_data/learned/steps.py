@@ -120,7 +120,7 @@ def labels_of(row: Row, key: str) -> list[float]:
     """
     given = _list_of(row, key, "labels_key", "labels")
     # A text that says neither true nor false stays as it is, for the message.
-    labels: list[Any] = [truth_of(one) if truth_of(one) is not None else one for one in given]
+    labels: list[Any] = [one if (truth := truth_of(one)) is None else truth for one in given]
     if not labels:
         raise RowProblem("no steps", f"column {key!r}: expected a label at least, got none")
     for number, label in enumerate(labels, start=1):

@@ -76,7 +76,7 @@ class AppendedFile:
             StorageError: the line could not be written, as on a full disk; the file ends with the line before. Or the
                 file is no longer at its path, where nobody would find the line.
         """
-        there = os.path.lexists(self.path)
+        there = os.path.exists(self.path)
         if not there or not os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno())):
             raise StorageError(
                 f"{self.path} was removed, moved or replaced while a run writes it, so that its records would be lost "
