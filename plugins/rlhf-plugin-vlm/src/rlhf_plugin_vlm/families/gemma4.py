@@ -19,7 +19,7 @@ from rlhf_core import ConfigError
 from rlhf_torch.vision.family import Features, Picture
 
 from ..config import VlmConfig
-from .image_text_family import WholeImageFamily
+from .image_text_family import WholeImageFamily, joined
 from .loading import (
     OWN_SIZES,
     require_equal,
@@ -97,7 +97,7 @@ class Gemma4(WholeImageFamily):
         # The tower brings pixels to its range in their own precision, and then to its dtype.
         given = {name: part.to(device) for name, part in self.batched(pictures).items()}
         found = model.base_model.get_image_features(**given, return_dict=True)
-        return Features(torch.cat(list(found.pooler_output)))
+        return Features(joined(found.pooler_output))
 
     def token_inputs(self, model: PreTrainedModel, input_ids: Tensor) -> dict[str, Any]:
         """Return what layers read of tokens (N,) themselves; nothing for models without such embeddings."""

@@ -90,7 +90,7 @@ class ImageTextFamily(ABC):
         inputs["pixel_values"] = inputs["pixel_values"].to(tower.dtype)
         given = {name: part.to(tower.device) for name, part in inputs.items()}
         found = model.base_model.get_image_features(**given, return_dict=True)
-        return Features(torch.cat(list(found.pooler_output)))
+        return Features(joined(found.pooler_output))
 
     def batched(self, pictures: Sequence[Picture]) -> dict[str, Tensor]:
         """Return pictures as the model takes several, on the host."""
@@ -137,3 +137,13 @@ class WholeImageFamily(ImageTextFamily):
             inputs={name: made[name] for name in self.INPUTS},
             grid=self.grid(image.height, image.width),
         )
+
+
+def joined(found: Tensor | Sequence[Tensor]) -> Tensor:
+    """Return features (N, D) of all images out of one tensor for each image, or of one that holds them all.
+
+    Versions of Transformers differ: 5.17 leaves what DeepStack reads in one tensor (N, D), 5.18 cuts it by images.
+    """
+    if isinstance(found, Tensor) and found.dim() == 2:
+        return found
+    return torch.cat(list(found))

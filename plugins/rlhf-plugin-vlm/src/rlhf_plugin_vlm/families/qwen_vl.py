@@ -28,7 +28,7 @@ from rlhf_core.media import (
 from rlhf_torch.vision.family import Features, Picture
 
 from ..config import VlmConfig
-from .image_text_family import ImageTextFamily
+from .image_text_family import ImageTextFamily, joined
 from .loading import require_equal, require_no_tiles, start_of_texts, token_ids
 from .qwen_frames import IN_POSITIONS, IN_TEXT, FramePads, frame_pads, patches
 
@@ -171,9 +171,7 @@ class QwenVl(ImageTextFamily):
         )
         found = model.base_model.get_image_features(pixels, grids, return_dict=True)
         layers = getattr(found, "deepstack_features", None) or ()
-        return Features(
-            torch.cat(list(found.pooler_output)), tuple(torch.cat(list(layer)) for layer in layers)
-        )
+        return Features(joined(found.pooler_output), tuple(joined(layer) for layer in layers))
 
     def layer_inputs(self, features: Features, places: Tensor, num_tokens: int) -> dict[str, Any]:
         """Return what Qwen3-VL's first layers read; nothing for the others."""
