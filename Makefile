@@ -7,6 +7,7 @@ BASE := $(VENV)/.base
 PEERS := .peers/.installed
 CLIENTS := .clients/.installed
 IMAGES := .images/.installed
+OLDEST := .oldest/.installed
 METADATA := pyproject.toml requirements.txt requirements-dev.txt constraints/cpu.txt core/pyproject.toml cli/pyproject.toml \
 	$(wildcard libs/*/pyproject.toml plugins/*/pyproject.toml contrib/*/pyproject.toml examples/*/pyproject.toml)
 # One thread for each of two test processes: torch would otherwise start one per core in both. Files are taken in the
@@ -29,7 +30,7 @@ MYPY := $(BIN)/mypy --explicit-package-bases
 # Folders to which `make test-scale` is confined.
 SCALE ?= tests
 
-.PHONY: help install install-scale install-site quickstart test test-other-processor test-slow test-learning test-scale test-all mutants peers clients images lint types format generated site docs dist
+.PHONY: help install install-scale install-site quickstart test test-other-processor test-oldest test-slow test-learning test-scale test-all mutants peers clients images lint types format generated site docs dist
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -83,7 +84,7 @@ test-scale: $(VENV)/.scale  ## install Ray, vLLM (CPU build) and DeepSpeed, then
 mutants: $(INSTALLED)  ## inject published bugs one at a time; the conformance kit, or a formula in plain numbers, has to catch each
 	$(BIN)/python -m tests.mutants
 
-test-all: test test-slow test-learning $(VENV)/.scale  ## all tests that need no GPU, with the matrices; more than two hours
+test-all: test test-oldest test-slow test-learning $(VENV)/.scale  ## all tests that need no GPU, with the matrices; more than two hours
 	$(PARALLEL) -m "matrix and not gpu and not scale"
 	$(PARALLEL) $(LEAKS) -m "scale and not gpu"
 
@@ -113,6 +114,15 @@ images: $(INSTALLED) $(IMAGES)  ## with torchvision and timm: processors of imag
 $(IMAGES): requirements-images.txt
 	rm -rf .images
 	$(BIN)/python -m pip install --no-deps --target .images -r requirements-images.txt
+	touch $@
+
+# Into a folder of their own, before what the environment has. Positions of Qwen2.5-VL's videos are rounded in 5.17.
+test-oldest: $(INSTALLED) $(OLDEST)  ## models, engine and images with the oldest Transformers and peft that our packages take
+	PYTHONPATH=.oldest $(PARALLEL) -m "$(QUICK)" tests/plugins/vlm/test_agreement.py $(addprefix tests/plugins/,torch/models torch/packed local lora)
+
+$(OLDEST): requirements-oldest.txt requirements-images.txt
+	rm -rf .oldest
+	$(BIN)/python -m pip install --no-deps --target .oldest -r requirements-oldest.txt
 	touch $@
 
 lint: $(INSTALLED)  ## formatting, lint rules, strict types in every package that needs neither Ray, vLLM nor DeepSpeed
