@@ -34,6 +34,7 @@ from rlhf_torch.heads.action_head import default_chunk
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
 from rlhf_torch.models.export import export_model, holding
+from rlhf_torch.models.layers import with_settled_graphs
 from rlhf_torch.models.role_model import RoleOptions, build_role_model
 from rlhf_torch.models.shared_base import SharedBase
 from rlhf_torch.models.vision_lm import VisionLM
@@ -119,7 +120,9 @@ class TorchBackend(LeavingRole):
         objective = self._objective
         assert objective is not None
         parts, seen = self._within_memory(
-            lambda: self._gradients(batch, plan, objective.rows_per_unit),
+            lambda: with_settled_graphs(
+                lambda: self._gradients(batch, plan, objective.rows_per_unit)
+            ),
             [trajectories, batch.supervised],
             objective.rows_per_unit,
         )
@@ -143,7 +146,7 @@ class TorchBackend(LeavingRole):
         """Compute the gradients of an update, and return the metrics of each micro-batch and the scores seen."""
         updater, trajectories = self._updater, batch.trajectories
         assert updater is not None
-        updater.drop_gradient()  # of an attempt for which memory did not suffice
+        updater.drop_gradient()  # of an attempt that failed
         seen = SeenScores(trajectories, plan)
         parts: list[Metrics] = []
         seed = self._spec.seed + updater.updates

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -175,7 +176,8 @@ def _call(graph: fx.Graph, function: Any, *arguments: Any, **options: Any) -> fx
     """Return a new node with its result, without which torch would not keep the graph in its cache."""
     node = graph.call_function(function, arguments, options)
     # With gradients a recomputed layer would keep more tensors in the pass that compiles it than in the next, an error.
-    with torch.no_grad():
+    # Torch 2.11 multiplies tensors of symbolic sizes on a CPU only by what it has in Python.
+    with torch.no_grad(), enable_python_dispatcher():
         node.meta[VALUE] = function(*_values(arguments), **options)
     return node
 
