@@ -127,7 +127,8 @@ def options_of(fitted: Fitted, compared: int) -> MemoryOptions:
     return MemoryOptions(
         values=fitted.values,
         reason=f"memory: {', '.join(words)}: {fitted.peak / GIB:.1f} of {prediction.gpu.memory_gib:.1f} GiB and "
-        f"{fitted.seconds:.1f} s a step are predicted, the fastest that fits of {compared} choices",
+        f"{fitted.seconds:.1f} s a step are predicted if every row is as long as allowed, the fastest that fits of "
+        f"{compared} choices",
     )
 
 
