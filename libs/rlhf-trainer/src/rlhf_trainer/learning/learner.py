@@ -24,8 +24,8 @@ from rlhf_core.math import mismatch_metrics, pad_columns
 from rlhf_core.rng import seed_of
 from rlhf_core.storage.faults import fault_point
 
+from .advantages import KlPenalty, advantages
 from .demands import Demands
-from .estimates import Columns, KlPenalty, ModelOutputs, advantages, ask_models, has_logprobs
 from .minibatches import (
     count_skipped,
     minibatches,
@@ -35,6 +35,7 @@ from .minibatches import (
     step_data,
     totals_of,
 )
+from .model_outputs import Columns, ModelOutputs, ask_models, has_logprobs
 from .parts import LearningParts
 from .roles import CRITIC, POLICY
 
