@@ -49,65 +49,52 @@ class ReadTogether(Generic[ColumnsT]):
     """Kinds of rows that are read."""
     reader: Callable[[ColumnsT], Read]
     """Maker of the reader of rows, from the columns that the rows of a set have."""
+    judge: Callable[[ColumnsT], Read] | None = None
+    """Maker of a reader of which every row has to pass; None: one row that has its columns is enough."""
     listed_by: Callable[[], str | None] = _unlisted
     """Command that lists all bad rows; None: there is none."""
 
 
 def refuse_lacking(sets: ReadTogether[ColumnsT]) -> None:
-    """Refuse sets of which every row lacks a column, or cannot be read at all.
+    """Refuse sets of which every row lacks a column, or cannot be read at all, and those with a row that their judge
+    refuses.
 
     Nothing is downloaded: where a set is a hub's, the run finds it out.
 
     Raises:
-        DataError: no row of the sets has its columns, a set cannot be opened, or its rows are of a form that another
-            command learns from.
+        DataError: no row of the sets has its columns, a row is refused, a set cannot be opened, or its rows are of a
+            form that another command learns from. The message counts and names rows as a run does.
     """
     if not are_here(sets.entries):
         return
-    bad: list[BadRow] = []
+    lacking, refused, total, all_lack = list[BadRow](), list[BadRow](), 0, True
     for entry in sets.entries:
-        found = _rows_without_columns(sets, entry)
-        if found is None:
+        name, spec = split_name(entry)
+        opened = open_source(spec, split=sets.split, name=name)
+        found = formed(opened, sets.columns, sets.kinds, spec=spec, option=sets.option, says=False)
+        if all_lack:
+            without = _rows_without_columns(found.source, sets.reader(found.columns), sets)
+            all_lack = without is not None
+            lacking += without or ()
+        if sets.judge is not None:
+            judge = sets.judge(found.columns)
+            for index, row in enumerate(islice(found.source.scan(), sets.max_samples)):
+                total += 1
+                # What cannot be read is left to the run, which says it with the other kinds of bad rows.
+                if not isinstance(row, Unreadable) and (problem := _refused(row, judge)):
+                    refused.append(BadRow(found.source.where(index), problem.kind, problem.reason))
+        elif not all_lack:
             return
-        bad += found
-    if any(row.kind == MISSING_COLUMN for row in bad):
-        raise bad_row_error(bad, len(bad), sets.option, sets.listed_by())
+    if all_lack and any(row.kind == MISSING_COLUMN for row in lacking):
+        raise bad_row_error(lacking, len(lacking), sets.option, sets.listed_by())
+    if refused:
+        raise bad_row_error(refused, total, sets.option, sets.listed_by())
 
 
-def refuse_bad(sets: ReadTogether[ColumnsT]) -> None:
-    """Refuse sets of which a row has a problem that their reader finds. All rows are read.
-
-    Raises:
-        DataError: there is such a row; the message counts and names them as a run does.
-    """
-    if not are_here(sets.entries):
-        return
-    bad, total = list[BadRow](), 0
-    for entry in sets.entries:
-        source, read = _opened(sets, entry)
-        for index, row in enumerate(islice(source.scan(), sets.max_samples)):
-            total += 1
-            if isinstance(row, Unreadable):
-                continue  # the run says it, with the other kinds of bad rows
-            try:
-                read(row)
-            except RowProblem as problem:
-                bad.append(BadRow(source.where(index), problem.kind, problem.reason))
-    if bad:
-        raise bad_row_error(bad, total, sets.option, sets.listed_by())
-
-
-def _opened(sets: ReadTogether[ColumnsT], entry: str) -> tuple[Source, Read]:
-    """Return a set whose rows have our own columns, and the reader of its rows."""
-    name, spec = split_name(entry)
-    opened = open_source(spec, split=sets.split, name=name)
-    found = formed(opened, sets.columns, sets.kinds, spec=spec, option=sets.option, says=False)
-    return found.source, sets.reader(found.columns)
-
-
-def _rows_without_columns(sets: ReadTogether[ColumnsT], entry: str) -> list[BadRow] | None:
+def _rows_without_columns(
+    source: Source, read: Read, sets: ReadTogether[ColumnsT]
+) -> list[BadRow] | None:
     """Return all rows of a set as bad ones; None where one has its columns."""
-    source, read = _opened(sets, entry)
     bad = []
     for index, row in enumerate(islice(source.scan(), sets.max_samples)):
         problem = _problem(row, read)
@@ -122,9 +109,16 @@ def _problem(row: Row | Unreadable, read: Read) -> RowProblem | None:
     if isinstance(row, Unreadable):
         return RowProblem(row.kind, row.reason)
     try:
-        read(row)
-    except RowProblem as problem:
-        return problem if problem.kind == MISSING_COLUMN else None
+        problem = _refused(row, read)
     except DataError:
         return None  # the run says it, with the row
+    return problem if problem is not None and problem.kind == MISSING_COLUMN else None
+
+
+def _refused(row: Row, read: Read) -> RowProblem | None:
+    """Return the problem that a reader has with a row."""
+    try:
+        read(row)
+    except RowProblem as problem:
+        return problem
     return None
