@@ -20,8 +20,8 @@ from rlhf_data import (
     load_pairs,
     load_step_labels,
 )
-from rlhf_data.checked import lacking
 from rlhf_data.checked.lacking_prompts import check_prompts
+from rlhf_data.forms import opened_sets
 from rlhf_data.sources import open_source
 from rlhf_data.tasks import WantedSets, load_prompts
 
@@ -221,7 +221,7 @@ def test_a_labeled_set_is_opened_once(renderer, write_rows, monkeypatch):
         opened.append(spec)
         return open_source(spec, **options)
 
-    monkeypatch.setattr(lacking, "open_source", noted)
+    monkeypatch.setattr(opened_sets, "open_source", noted)
     good, bad = (
         write_rows([{**ROWS["labeled"], "label": label}] * 3, f"{label}.jsonl")
         for label in (True, "maybe")

@@ -7,7 +7,7 @@ the first row that has its columns, whatever else is wrong with it, so nothing i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -17,10 +17,9 @@ from rlhf_config.checks.data_files import split_name
 from rlhf_core.errors import DataError
 
 from ..forms.form import RowKind
-from ..forms.recognizing import formed
+from ..forms.opened_sets import OpenedSets
 from ..rows import MISSING_COLUMN, BadRow, RowProblem, bad_row_error
 from ..source import Row, Source, Unreadable
-from ..sources import open_source
 from .columns_there import are_here
 
 ColumnsT = TypeVar("ColumnsT", bound=BaseModel)
@@ -30,6 +29,10 @@ Read = Callable[[Row], object]
 
 def _unlisted() -> str | None:
     return None
+
+
+def _none_opened() -> OpenedSets:
+    return OpenedSets(says=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,52 +52,66 @@ class ReadTogether(Generic[ColumnsT]):
     """Kinds of rows that are read."""
     reader: Callable[[ColumnsT], Read]
     """Maker of the reader of rows, from the columns that the rows of a set have."""
-    judge: Callable[[ColumnsT], Read] | None = None
-    """Maker of a reader of which every row has to pass; None: one row that has its columns is enough."""
     listed_by: Callable[[], str | None] = _unlisted
     """Command that lists all bad rows; None: there is none."""
+    opened: OpenedSets = field(default_factory=_none_opened)
+    """Sets that are open already; those that are opened here join them."""
 
 
 def refuse_lacking(sets: ReadTogether[ColumnsT]) -> None:
-    """Refuse sets of which every row lacks a column, or cannot be read at all, and those with a row that their judge
-    refuses.
+    """Refuse sets of which every row lacks a column, or cannot be read at all.
 
     Nothing is downloaded: where a set is a hub's, the run finds it out.
 
     Raises:
-        DataError: no row of the sets has its columns, a row is refused, a set cannot be opened, or its rows are of a
-            form that another command learns from. The message counts and names rows as a run does.
+        DataError: no row of the sets has its columns, a set cannot be opened, or its rows are of a form that another
+            command learns from.
     """
     if not are_here(sets.entries):
         return
-    lacking, refused, total, all_lack = list[BadRow](), list[BadRow](), 0, True
+    bad: list[BadRow] = []
     for entry in sets.entries:
-        name, spec = split_name(entry)
-        opened = open_source(spec, split=sets.split, name=name)
-        found = formed(opened, sets.columns, sets.kinds, spec=spec, option=sets.option, says=False)
-        if all_lack:
-            without = _rows_without_columns(found.source, sets.reader(found.columns), sets)
-            all_lack = without is not None
-            lacking += without or ()
-        if sets.judge is not None:
-            judge = sets.judge(found.columns)
-            for index, row in enumerate(islice(found.source.scan(), sets.max_samples)):
-                total += 1
-                # What cannot be read is left to the run, which says it with the other kinds of bad rows.
-                if not isinstance(row, Unreadable) and (problem := _refused(row, judge)):
-                    refused.append(BadRow(found.source.where(index), problem.kind, problem.reason))
-        elif not all_lack:
+        found = _rows_without_columns(sets, entry)
+        if found is None:
             return
-    if all_lack and any(row.kind == MISSING_COLUMN for row in lacking):
-        raise bad_row_error(lacking, len(lacking), sets.option, sets.listed_by())
-    if refused:
-        raise bad_row_error(refused, total, sets.option, sets.listed_by())
+        bad += found
+    if any(row.kind == MISSING_COLUMN for row in bad):
+        raise bad_row_error(bad, len(bad), sets.option, sets.listed_by())
 
 
-def _rows_without_columns(
-    source: Source, read: Read, sets: ReadTogether[ColumnsT]
-) -> list[BadRow] | None:
+def refuse_bad(sets: ReadTogether[ColumnsT]) -> None:
+    """Refuse sets of which a row has a problem that their reader finds. All rows are read.
+
+    Raises:
+        DataError: there is such a row; the message counts and names them as a run does.
+    """
+    if not are_here(sets.entries):
+        return
+    bad, total = list[BadRow](), 0
+    for entry in sets.entries:
+        source, read = _opened(sets, entry)
+        for index, row in enumerate(islice(source.scan(), sets.max_samples)):
+            total += 1
+            if isinstance(row, Unreadable):
+                continue  # the run says it, with the other kinds of bad rows
+            try:
+                read(row)
+            except RowProblem as problem:
+                bad.append(BadRow(source.where(index), problem.kind, problem.reason))
+    if bad:
+        raise bad_row_error(bad, total, sets.option, sets.listed_by())
+
+
+def _opened(sets: ReadTogether[ColumnsT], entry: str) -> tuple[Source, Read]:
+    """Return a set whose rows have our own columns, and the reader of its rows."""
+    name, spec = split_name(entry)
+    found = sets.opened.open(sets.columns, spec, sets.split, name, sets.option, sets.kinds)
+    return found.source, sets.reader(found.columns)
+
+
+def _rows_without_columns(sets: ReadTogether[ColumnsT], entry: str) -> list[BadRow] | None:
     """Return all rows of a set as bad ones; None where one has its columns."""
+    source, read = _opened(sets, entry)
     bad = []
     for index, row in enumerate(islice(source.scan(), sets.max_samples)):
         problem = _problem(row, read)
@@ -109,16 +126,9 @@ def _problem(row: Row | Unreadable, read: Read) -> RowProblem | None:
     if isinstance(row, Unreadable):
         return RowProblem(row.kind, row.reason)
     try:
-        problem = _refused(row, read)
-    except DataError:
-        return None  # the run says it, with the row
-    return problem if problem is not None and problem.kind == MISSING_COLUMN else None
-
-
-def _refused(row: Row, read: Read) -> RowProblem | None:
-    """Return the problem that a reader has with a row."""
-    try:
         read(row)
     except RowProblem as problem:
-        return problem
+        return problem if problem.kind == MISSING_COLUMN else None
+    except DataError:
+        return None  # the run says it, with the row
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from rlhf_config.common import HeldOutRows
@@ -22,7 +23,7 @@ from ..learned.steps import labels_of
 from ..row_images import RowImages
 from ..rows import PromptFormat
 from ..source import Row
-from .lacking import Read, ReadTogether, refuse_lacking
+from .lacking import Read, ReadTogether, refuse_bad, refuse_lacking
 from .structure import AnyColumns, read_structure
 
 
@@ -51,7 +52,6 @@ def check_example_columns(
         ("data.train", train, options.split, options.max_samples),
     )
     for option, entries, split, max_samples in both:
-        labels = _LABELS.get(_kind(loader.kinds, columns))
         sets = ReadTogether(
             option=option,
             entries=entries,
@@ -60,9 +60,11 @@ def check_example_columns(
             columns=columns,
             kinds=loader.kinds,
             reader=partial(_reader, loader.kinds),
-            judge=labels if options.on_bad_row == "fail" else None,
         )
         refuse_lacking(sets)
+        labels = _LABELS.get(_kind(loader.kinds, columns))
+        if labels is not None and options.on_bad_row == "fail":
+            refuse_bad(replace(sets, reader=labels))
 
 
 def _label_reader(columns: PromptColumns) -> Read:
