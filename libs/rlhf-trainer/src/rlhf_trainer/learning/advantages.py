@@ -40,6 +40,7 @@ def advantages(
         NonFiniteError: the estimator returned NaN or infinity; the message names the first sample.
         PluginError: it returned no returns although it needs values, or a metric of a name that the run has.
     """
+    # The estimator may be anyone's: what it returns is looked at before a model learns from it.
     columns = outputs.columns
     reward_batch = make_reward_batch(
         batch, outputs, kl, reward_weights=reward_weights, with_observations=with_observations
@@ -56,6 +57,7 @@ def advantages(
         out["returns"] = _flat(result.returns, mask)
     for name, column in out.items():
         require_finite(batch, f"{label}: {name}", column)
+    # Metrics say what there was to learn from: without a spread of rewards advantages are 0.
     metrics = group_metrics(reward_batch)
     size = np.abs(out["advantages"]).sum()
     metrics["advantage/abs_mean"] = Metric(float(size), len(out["advantages"]))
@@ -108,6 +110,7 @@ def make_reward_batch(
     def optional(flat: NDArray[np.float32] | None) -> Tensor | None:
         return None if flat is None else padded(flat)
 
+    # Rewards of turns and of steps stand at the actions that earned them; those of other rows count beside them.
     turns, elsewhere = turn_credit(batch)
     earned, mask = pad_columns(torch.from_numpy(batch.action_rewards), lengths)
     token_rewards = earned + padded(elsewhere)
@@ -121,6 +124,7 @@ def make_reward_batch(
         _require_finite_kl(estimate, policy - reference, mask, kl.label)
         penalty = torch.where(mask, -kl.coef * estimate, 0.0)
         token_rewards = token_rewards + penalty
+    # Columns that nobody demanded are None: an estimator that reads one has to name it in its needs.
     greedy = batch.metrics.get(GREEDY_REWARD)
     final = outputs.final_values
     return RewardBatch(
