@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 from tests.core.conftest import trajectory
-from tests.libs.trainer.learning.test_served_weights import engine_with
 from tests.libs.trainer.loop.test_restore import Role, point
+from tests.libs.trainer.rollouts.test_served_weights import engine_with
 
 from rlhf_cli.train import DEFAULTS
 from rlhf_config import Layer, read_toml, resolve_options
