@@ -4,8 +4,9 @@
 
 Trains a tiny model on single turns with a reward in this process, and follows the second step from its first call to
 its last. Counted are the files of this repository that are entered, their functions, how often a call goes from one
-file into another, and the classes of dataclasses and named tuples that are made. ``--list`` prints the files in the
-order in which they are entered, with the calls that go into each; further words are options of ``rlhf train``.
+file into another, and the classes of containers that are made: dataclasses, and named tuples beside them. ``--list``
+prints the files in the order in which they are entered, with the calls that go into each; further words are options
+of ``rlhf train``.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Trace:
         self.files: Counter[str] = Counter()
         self.functions: set[tuple[str, str]] = set()
         self.containers: set[str] = set()
+        self.tuples: set[str] = set()
         self.moves = 0
         self._names: dict[str, str | None] = {}
 
@@ -55,7 +57,7 @@ class Trace:
         if event != "call":
             return
         code = frame.f_code
-        if code.co_filename == GENERATED and code.co_name in ("__init__", "__new__"):
+        if code.co_filename == GENERATED:
             self._note_container(frame)
             return
         file = self._name(code.co_filename)
@@ -68,9 +70,13 @@ class Trace:
             self.moves += 1
 
     def _note_container(self, frame: FrameType) -> None:
-        kind = frame.f_locals.get("_cls") or type(frame.f_locals["self"])
-        if kind.__module__.startswith("rlhf"):
-            self.containers.add(f"{kind.__module__}:{kind.__qualname__}")
+        # A named tuple's __new__ is a lambda of the class ``_cls``.
+        made, name = frame.f_locals, frame.f_code.co_name
+        found, kind = self.tuples, made.get("_cls")
+        if name == "__init__":
+            found, kind = self.containers, type(made["self"])
+        if kind is not None and kind.__module__.startswith("rlhf"):
+            found.add(f"{kind.__module__}:{kind.__qualname__}")
 
     def _name(self, file: str) -> str | None:
         """Return the path within this repository's source; None for other code."""
@@ -143,6 +149,7 @@ def main() -> None:
     print(f"functions   {len(TRACE.functions)}")
     print(f"moves       {TRACE.moves}")
     print(f"containers  {len(TRACE.containers)}")
+    print(f"tuples      {len(TRACE.tuples)}")
 
 
 if __name__ == "__main__":

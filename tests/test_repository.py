@@ -71,6 +71,7 @@ PUBLIC = {
     "rlhf_core.objective",  # the loss that a training backend descends
     "rlhf_core.plugins",  # Plugins, which a runtime is given
     "rlhf_core.typed_table",  # options that are tables with any names
+    "rlhf_core.signals",  # schedulers' warnings, and processes that they do not reach
     "rlhf_core.storage",  # files that are written whole or not at all
     "rlhf_core.long_work",  # what keeps a terminal silent for minutes says so
     "rlhf_core.outside.json_reader",  # JSON of files, rows and answers, with limits

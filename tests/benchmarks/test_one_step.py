@@ -11,6 +11,8 @@ from tests.deadlines import PATIENT_S
 ROOT = Path(__file__).resolve().parents[2]
 MAX_FILES = 74
 MAX_CONTAINERS = 37
+MAX_TUPLES = 10
+"""Named tuples count apart: a dataclass that became one would only seem to be gone."""
 
 
 @pytest.mark.slow
@@ -24,8 +26,9 @@ def test_a_step_enters_at_most_so_many_files_and_makes_at_most_so_many_container
         timeout=PATIENT_S,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    counts = dict(line.split() for line in done.stdout.splitlines()[-4:])
+    counts = dict(line.split() for line in done.stdout.splitlines()[-5:])
 
     # The remedy of more: join what has one user and one meaning, or hand a value on as it is.
     assert int(counts["files"]) <= MAX_FILES
     assert int(counts["containers"]) <= MAX_CONTAINERS
+    assert int(counts["tuples"]) <= MAX_TUPLES

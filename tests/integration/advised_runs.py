@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 from tests.core.conftest import trajectory
-from tests.libs.trainer.learning.test_served_weights import engine_with
 from tests.libs.trainer.loop.test_restore import Role, point
+from tests.libs.trainer.rollouts.test_served_weights import engine_with
 
 from rlhf_cli.train import DEFAULTS
 from rlhf_config import Layer, read_toml, resolve_options
@@ -28,10 +28,10 @@ from rlhf_plugin_supervised.training.imitation.sft_options import SFT
 from rlhf_plugin_supervised.training.trainer import ExampleState, check_sizes
 from rlhf_trainer.durable import checkpoint
 from rlhf_trainer.loop.restore import check_epoch, restore_roles
-from rlhf_trainer.loop.sleeping import check_served_weights
 from rlhf_trainer.loop.state import LoopState
 from rlhf_trainer.rollouts.episodes import PlayedGroup, rewarded
 from rlhf_trainer.rollouts.reports import staleness_metrics
+from rlhf_trainer.rollouts.source import check_served_weights
 
 from .advised_case import Advised
 from .advised_requests import changed_environment
@@ -150,7 +150,7 @@ RUNS_GOING_ON = {
             },
         )
     ],
-    "rlhf_trainer/loop/sleeping.py:check_served_weights": [
+    "rlhf_trainer/rollouts/source.py:check_served_weights": [
         Advised(
             call=served,
             wrong={"digest": "old"},

@@ -19,9 +19,10 @@ from rlhf_core.contracts import Stop, Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.contracts.backend import StepPlan
 from rlhf_plugin_local.runtime import LocalRole
 from rlhf_testing.tiny import write_tiny_model
+from rlhf_trainer.learning.advantages import advantages
 from rlhf_trainer.learning.demands import demands_of
-from rlhf_trainer.learning.estimates import advantages, ask_models
 from rlhf_trainer.learning.minibatches import normalizers_of, prepare, step_data
+from rlhf_trainer.learning.model_outputs import ask_models
 from rlhf_trainer.learning.roles import CRITIC, POLICY, runtime_spec
 
 pytestmark = pytest.mark.slow

@@ -7,12 +7,13 @@ module is public to plugins (``docs/plugins.md``) and imports no torch.
 from __future__ import annotations
 
 import importlib
+import inspect
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlhf_config import (
     CommandOptions,
@@ -37,6 +38,9 @@ from rlhf_trainer.loop.listeners import build_loggers, build_observers
 
 from .errors import report, tell
 from .gpus import gpu_layers, idle_gpus
+
+if TYPE_CHECKING:
+    from rlhf_data.forms.opened_sets import OpenedSets
 
 OptionsT = TypeVar("OptionsT", bound=CommandOptions)
 
@@ -77,8 +81,8 @@ class TrainingCommand(Generic[OptionsT]):
     ``--dry-run``."""
     rows: str | None = None
     """``module:function``, called with the resolved options by ``--check`` and ``--dry-run``. It raises the
-    ``DataError`` with which a run would refuse every row of a set for want of a column; None: rows are read by the run
-    alone."""
+    ``DataError`` with which a run would refuse every row of a set for want of a column. A parameter ``opened`` gets the
+    sets that are open already, or None. None: rows are read by the run alone."""
     optimizers: Mapping[str, str] = field(default_factory=dict)
     """Role that learns -> selector of its optimizer, the main one first. A Python program may change their learning
     rates while the run goes on. Its course reads them in ``rlhf_trainer.runs.RatedState``."""
@@ -126,9 +130,9 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         return 0
     check_paths(resolved, layers, command.options)
     check_outside(resolved)
-    check_columns(resolved, layers)
+    opened = check_columns(resolved, layers)
     if arguments.check:
-        check_rows(resolved, command)
+        check_rows(resolved, command, opened)
         # A logger that lacks its library or its key is found here, and not when the run starts on a cluster.
         build_loggers(resolved)
         build_observers(resolved)
@@ -167,8 +171,9 @@ def check_outside(resolved: ResolvedOptions[Any]) -> None:
             selection.options.check_outside()
 
 
-def check_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> None:
-    """Check that the rows have the columns that options name, and those that the chosen components need.
+def check_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> OpenedSets | None:
+    """Check that the rows have the columns that options name, and those that the chosen components need; return the
+    sets that were opened for these, if any were.
 
     Args:
         layers: the layers that ``resolved`` was made from.
@@ -186,10 +191,13 @@ def check_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> No
     if any(one.options.columns_needed() for one in chosen):
         from rlhf_data.checked.needed_columns import check_needed_columns
 
-        check_needed_columns(resolved, layers)
+        return check_needed_columns(resolved, layers)
+    return None
 
 
-def check_rows(resolved: ResolvedOptions[Any], command: TrainingCommand[Any]) -> None:
+def check_rows(
+    resolved: ResolvedOptions[Any], command: TrainingCommand[Any], opened: OpenedSets | None = None
+) -> None:
     """Check that some row has the columns without which none can be used, also those that no option names. A run finds
     out by itself, when it reads its rows.
 
@@ -197,7 +205,9 @@ def check_rows(resolved: ResolvedOptions[Any], command: TrainingCommand[Any]) ->
         DataError: no row has them, or the rows cannot be read.
     """
     if command.rows is not None:
-        function_of(command.rows)(resolved)
+        check = function_of(command.rows)
+        takes_opened = "opened" in inspect.signature(check).parameters
+        check(resolved, **({"opened": opened} if takes_opened else {}))
 
 
 def check_hub(resolved: ResolvedOptions[OptionsT], command: TrainingCommand[OptionsT]) -> None:

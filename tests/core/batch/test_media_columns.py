@@ -12,7 +12,7 @@ from rlhf_core.batch.task import Uid
 from rlhf_core.batch.trajectory import Trajectory, Turn
 from rlhf_core.batch.trajectory_columns import IMAGE, TrajectoryColumns
 from rlhf_core.media import MediaRef, MediaSpan, PixelLimits
-from rlhf_trainer.learning.estimates import one_more_action
+from rlhf_trainer.learning.model_outputs import one_more_action
 
 
 def image(number: int) -> MediaRef:

@@ -9,7 +9,8 @@ import torch
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.math import reward_to_go, rewards_by_turn
 from rlhf_core.math.turns import turn_credit
-from rlhf_trainer.learning.estimates import ModelOutputs, make_reward_batch
+from rlhf_trainer.learning.advantages import make_reward_batch
+from rlhf_trainer.learning.model_outputs import ModelOutputs
 
 
 def row(uid, places, rewards, of_episode=0.0, in_others=0.0):

@@ -279,9 +279,11 @@ class TrajectoryColumns:
         """
         if not trajectories:
             raise ValueError("no trajectories to pack")
+        # In an order that does not depend on which episode ended first.
         rows = sorted(trajectories, key=lambda trajectory: trajectory.uid)
         if len({row.uid for row in rows}) != len(rows):
             raise ValueError("two trajectories share a uid")
+        # Rows have any number of these: they lie one after the other, beside each row's number of them.
         turns = [turn for row in rows for turn in row.turns]
         steps = [step for row in rows for step in row.step_rewards]
         spans = [span for row in rows for span in row.media]
@@ -335,6 +337,7 @@ class TrajectoryColumns:
     ) -> TrajectoryColumns:
         """Return a batch whose tokens are in memory; the columns that follow from the tokens are computed. Without the
         columns of step rewards and of images there are none; without places turns are in the order of the rows."""
+        # Empty columns in the place of absent ones: who reads a batch need not ask whether there are any.
         none = np.zeros(0, dtype=np.int64)
         oldest, counts = tokens.version_counts()
         return cls(

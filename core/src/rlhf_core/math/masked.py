@@ -149,11 +149,13 @@ def aggregate(
             raise ValueError(
                 f"aggregation {mode!r}: expected one of {', '.join(get_args(Aggregation))}"
             )
+    # Divided by 0 the loss would be infinite or nan, and the weights after it.
     if divisor <= 0:
         raise ValueError(
             f"{mode} divides by totals of the step, which must be positive; got num_actions={num_actions}, "
             f"num_sequences={num_sequences}, max_actions={max_actions}"
         )
+    # Sums of many tokens lose digits in half precision.
     kept = torch.where(mask, loss, 0.0)  # (B, A)
     kept = kept.to(torch.promote_types(kept.dtype, torch.float32))
     if mode == "seq-mean-token-mean":

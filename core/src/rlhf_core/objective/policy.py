@@ -172,6 +172,7 @@ def policy_objective(
     Raises:
         PluginError: a column is missing, or a component answered something of another type.
     """
+    # All components see rows (B, A). On-policy the old log-probs are these ones, so that the ratio is exactly 1.
     objective, mask = components.objective, columns.grid.mask
     totals, weights = plan.sampled_normalizers or plan.normalizers, columns.row_weights  # (B,)
     policy = columns.grid.pad(scores.logprobs)  # (B, A)
@@ -203,6 +204,7 @@ def policy_objective(
         metrics["loss/entropy"] = loss_metric(bonus)
     terms = [one for one in components.terms_on("rollouts") if not one.needs_advantages]
     loss, metrics = _with_terms((loss, metrics), terms, inputs, totals, weights)
+    # What every run is judged by, whatever it trains.
     log_ratio = policy.detach() - old  # (B, A)
     metrics["policy/entropy"] = mean_metric(entropy.detach(), mask)
     metrics["policy/approx_kl"] = mean_metric(torch.expm1(log_ratio) - log_ratio, mask)

@@ -40,12 +40,14 @@ def single_answer(
     Raises:
         RolloutError: as from ``check_answer``.
     """
+    # Tokens that a grammar alone chose are no actions: there was nothing to learn about them.
     check_answer(uid, 0, len(prompt_ids), completion)
     learned, routes = learned_tokens(completion), completion.expert_routes
     if not learned.any():
         return []
     start, token_ids = len(prompt_ids), np.concatenate([prompt_ids, completion.token_ids])
     stop = stop_of(completion, one_token_turns)
+    # The engine never reads the last token, so it has no routes there.
     if routes is not None:
         routes = np.pad(routes, ((0, 1), (0, 0), (0, 0)), constant_values=-1)
     return [

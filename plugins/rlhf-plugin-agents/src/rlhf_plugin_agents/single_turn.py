@@ -40,6 +40,7 @@ class SingleTurn:
                 "the environment writes the first observation",
                 code="rollout/no-prompt",
             )
+        # Images become as many tokens as the model reads of them, which may leave no room.
         prompt_ids: tuple[int, ...] = task.prompt_ids
         media: tuple[MediaSpan, ...] = ()
         if task.media or context.images is not None:
@@ -51,6 +52,7 @@ class SingleTurn:
                 f"{context.max_length}; raise --rollout.max_length or lower --data.max_prompt_tokens",
                 code="rollout/prompt-too-long",
             )
+        # Samples of a prompt share one request, whose prompt the engine computes once.
         sampling = context.sampling
         if not sampling.min_new_tokens <= sampling.max_new_tokens <= room:
             sampling = limited(sampling, room)
@@ -68,6 +70,7 @@ class SingleTurn:
                 f"{task.uid}: the engine returned {len(completions)} completions for {len(samples)} seeds",
                 code="engine/wrong-answer",
             )
+        # A token that stands for images could not be told from one of an image, so no answer may have it.
         trajectories = []
         prompt = np.array(prompt_ids, dtype=np.int32)
         for sample, completion in zip(samples, completions, strict=True):

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING
 
+from rlhf_core.signals import SCHEDULER_WARNINGS, held_back
+
 from . import compat
 
 if TYPE_CHECKING:
@@ -30,13 +32,8 @@ def deaf_to_the_terminal() -> Iterator[None]:
     """
     # Python starts this process before the first child that it spawns, and takes SIGINT out of the mask as it does.
     resource_tracker.ensure_running()
-    warnings = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU}  # a scheduler's, to all of a job
-    signals = {signal.SIGINT, signal.SIGHUP, *warnings}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # programs inherit the mask
-    try:
+    with held_back(signal.SIGINT, signal.SIGHUP, *SCHEDULER_WARNINGS):
         yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def family(llm: AsyncLLM) -> list[psutil.Process]:

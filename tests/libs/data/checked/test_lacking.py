@@ -21,6 +21,8 @@ from rlhf_data import (
     load_step_labels,
 )
 from rlhf_data.checked.lacking_prompts import check_prompts
+from rlhf_data.forms import opened_sets
+from rlhf_data.sources import open_source
 from rlhf_data.tasks import WantedSets, load_prompts
 
 ASKED = [{"role": "user", "content": "Hi"}]
@@ -210,6 +212,26 @@ def test_bad_labels_are_named_in_all_rows_and_in_the_words_of_the_run(
     assert f"{path}:14: " in str(checked)
     skipping = SequenceOptions(on_bad_row="skip")
     assert both(command, [path], renderer, {}, skipping) == (None, None)
+
+
+def test_a_labeled_set_is_opened_once(renderer, write_rows, monkeypatch):
+    opened = []
+
+    def noted(spec, **options):
+        opened.append(spec)
+        return open_source(spec, **options)
+
+    monkeypatch.setattr(opened_sets, "open_source", noted)
+    good, bad = (
+        write_rows([{**ROWS["labeled"], "label": label}] * 3, f"{label}.jsonl")
+        for label in (True, "maybe")
+    )
+
+    checked, loaded = both("judged", [good, bad], renderer, {}, held=HeldOutRows(data=(good,)))
+
+    assert opened == [good, good, bad]
+    assert checked == loaded
+    assert "3 of 6 rows cannot be used (3 bad label)" in str(checked)
 
 
 def test_sets_of_a_hub_are_left_to_the_run():

@@ -9,7 +9,10 @@ from tests.core import sample_plugin
 from rlhf_config import Layer, parse_flags, resolve
 from rlhf_core import Component, Config, ConfigError
 from rlhf_core.component import Registered
+from rlhf_data.checked.lacking_prompts import check_run
 from rlhf_data.checked.needed_columns import check_needed_columns
+from rlhf_data.forms import opened_sets
+from rlhf_data.sources import open_source
 from rlhf_testing.errors import has_code
 
 
@@ -46,12 +49,36 @@ def check(plugins, tmp_path, monkeypatch):
         sets = files or ["openai/gsm8k:main"]
         typed = ["--model", "some/model", "--data", *sets, "--reward", "labeled", *words]
         layers = [Layer.of(sample_plugin.DEFAULTS, "defaults"), parse_flags(typed)]
-        check_needed_columns(resolve(layers, plugins), layers)
+        resolved = resolve(layers, plugins)
+        return resolved, check_needed_columns(resolved, layers)
 
     return run
 
 
 ROWS = [{"prompt": "1 + 1 =", "answer": "2"}] * 3
+
+
+def test_what_is_looked_through_for_a_label_is_not_opened_again_for_other_columns(
+    check, monkeypatch
+):
+    names = []
+
+    def noted(spec, **options):
+        names.append(spec)
+        return open_source(spec, **options)
+
+    monkeypatch.setattr(opened_sets, "open_source", noted)
+
+    resolved, opened = check(
+        {"rows.jsonl": ROWS, "more.jsonl": ROWS}, "--eval.data", "own=rows.jsonl"
+    )
+    check_run(resolved, opened=opened)
+
+    assert names == ["rows.jsonl", "more.jsonl", "rows.jsonl"]
+
+
+def test_nothing_is_opened_where_nothing_is_needed(check):
+    assert check({"rows.jsonl": ROWS}, "--reward.labeled.plain", "true")[1] is None
 
 
 def test_a_column_that_no_row_has_is_refused_with_the_option_and_the_columns(check):

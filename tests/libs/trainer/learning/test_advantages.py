@@ -8,7 +8,8 @@ from rlhf_core.contracts import Advantages, Metric
 from rlhf_core.errors import NonFiniteError, PluginError
 from rlhf_plugin_algorithms.kl.k1 import k1
 from rlhf_testing.errors import has_code
-from rlhf_trainer.learning.estimates import KlPenalty, ModelOutputs, advantages
+from rlhf_trainer.learning.advantages import KlPenalty, advantages
+from rlhf_trainer.learning.model_outputs import ModelOutputs
 
 NOTHING = ModelOutputs(columns={})
 

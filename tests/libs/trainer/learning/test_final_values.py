@@ -4,7 +4,7 @@ import asyncio
 
 import numpy as np
 
-from rlhf_trainer.learning.estimates import final_values, one_more_action
+from rlhf_trainer.learning.model_outputs import final_values, one_more_action
 
 
 class Critic:

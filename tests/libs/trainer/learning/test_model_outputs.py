@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_core import NonFiniteError
 from rlhf_trainer.learning.demands import Demands
-from rlhf_trainer.learning.estimates import ask_models, has_logprobs
+from rlhf_trainer.learning.model_outputs import ask_models, has_logprobs
 
 NOTHING = Demands(
     trains_unjudged=False,

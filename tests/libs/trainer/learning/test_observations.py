@@ -6,7 +6,7 @@ import numpy as np
 
 from rlhf_core.batch.media_columns import media_rows
 from rlhf_core.media import MediaRef, MediaSpan
-from rlhf_trainer.learning.estimates import observations
+from rlhf_trainer.learning.advantages import observations
 
 
 def test_the_prompt_stands_before_first_turns_and_the_environments_text_before_later_ones(batch_of):

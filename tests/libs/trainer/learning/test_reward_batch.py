@@ -9,12 +9,8 @@ import torch
 from rlhf_core import NonFiniteError
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid, metric_values
 from rlhf_plugin_algorithms.kl.k1 import k1
-from rlhf_trainer.learning.estimates import (
-    KlPenalty,
-    ModelOutputs,
-    group_metrics,
-    make_reward_batch,
-)
+from rlhf_trainer.learning.advantages import KlPenalty, group_metrics, make_reward_batch
+from rlhf_trainer.learning.model_outputs import ModelOutputs
 
 NOTHING = ModelOutputs(columns={})
 

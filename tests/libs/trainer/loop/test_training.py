@@ -9,10 +9,8 @@ from rlhf_config.layers import lookup
 from rlhf_core import CheckpointError
 from rlhf_core.storage.run_folder import RunFolder
 from rlhf_testing.errors import has_code
-from rlhf_testing.fakes import FakeEngine
 from rlhf_trainer.durable.records import Extent
 from rlhf_trainer.loop.rl_trainer import RLTrainer
-from rlhf_trainer.loop.sleeping import Sleeping
 from rlhf_trainer.loop.state import LoopState
 from rlhf_trainer.loop.training import BINDING, check_books
 
@@ -26,7 +24,7 @@ def trainer(tmp_path):
             resolved=SimpleNamespace(run=run),
             roles=named,
             total_steps=7,
-            sleeping=Sleeping(FakeEngine(), named, ()),
+            sleeping=None,
         )
         return RLTrainer(session, LoopState(), RunFolder(tmp_path))
 

@@ -131,7 +131,8 @@ def test_one_unscored_sample_drops_its_group_and_no_other(take):
 
 
 def test_advantages_of_other_groups_are_those_of_a_run_without_the_dropped_one(take):
-    from rlhf_trainer.learning.estimates import ModelOutputs, advantages
+    from rlhf_trainer.learning.advantages import advantages
+    from rlhf_trainer.learning.model_outputs import ModelOutputs
 
     estimator = load("").get("rlhf_advantage_estimators", "reinforce_baseline").build()
     dropped = take(source(failing(2))).batch

@@ -7,7 +7,8 @@ import torch
 from rlhf_core.contracts import RewardBatch, Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.math import masked_mean, masked_var, reward_to_go
 from rlhf_plugin_algorithms.advantages.gae import GaeConfig, GaeEstimator, gae_advantages
-from rlhf_trainer.learning.estimates import ModelOutputs, make_reward_batch
+from rlhf_trainer.learning.advantages import make_reward_batch
+from rlhf_trainer.learning.model_outputs import ModelOutputs
 
 NAN = float("nan")
 

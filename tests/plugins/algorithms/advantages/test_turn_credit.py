@@ -13,7 +13,8 @@ from rlhf_core import plugins
 from rlhf_core.contracts import Completion, Stop, TrajectoryColumns, Uid
 from rlhf_episodes import EpisodeGraph
 from rlhf_testing.conformance import subject
-from rlhf_trainer.learning.estimates import ModelOutputs, make_reward_batch
+from rlhf_trainer.learning.advantages import make_reward_batch
+from rlhf_trainer.learning.model_outputs import ModelOutputs
 from rlhf_trainer.rollouts.episodes import GREEDY_REWARD
 
 ROOT = Path(__file__).parents[4]

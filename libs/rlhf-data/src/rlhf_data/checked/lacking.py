@@ -7,7 +7,7 @@ the first row that has its columns, whatever else is wrong with it, so nothing i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -17,10 +17,9 @@ from rlhf_config.checks.data_files import split_name
 from rlhf_core.errors import DataError
 
 from ..forms.form import RowKind
-from ..forms.recognizing import formed
+from ..forms.opened_sets import OpenedSets
 from ..rows import MISSING_COLUMN, BadRow, RowProblem, bad_row_error
 from ..source import Row, Source, Unreadable
-from ..sources import open_source
 from .columns_there import are_here
 
 ColumnsT = TypeVar("ColumnsT", bound=BaseModel)
@@ -30,6 +29,10 @@ Read = Callable[[Row], object]
 
 def _unlisted() -> str | None:
     return None
+
+
+def _none_opened() -> OpenedSets:
+    return OpenedSets(says=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,8 @@ class ReadTogether(Generic[ColumnsT]):
     """Maker of the reader of rows, from the columns that the rows of a set have."""
     listed_by: Callable[[], str | None] = _unlisted
     """Command that lists all bad rows; None: there is none."""
+    opened: OpenedSets = field(default_factory=_none_opened)
+    """Sets that are open already; those that are opened here join them."""
 
 
 def refuse_lacking(sets: ReadTogether[ColumnsT]) -> None:
@@ -100,8 +105,7 @@ def refuse_bad(sets: ReadTogether[ColumnsT]) -> None:
 def _opened(sets: ReadTogether[ColumnsT], entry: str) -> tuple[Source, Read]:
     """Return a set whose rows have our own columns, and the reader of its rows."""
     name, spec = split_name(entry)
-    opened = open_source(spec, split=sets.split, name=name)
-    found = formed(opened, sets.columns, sets.kinds, spec=spec, option=sets.option, says=False)
+    found = sets.opened.open(sets.columns, spec, sets.split, name, sets.option, sets.kinds)
     return found.source, sets.reader(found.columns)
 
 

@@ -9,6 +9,7 @@ from rlhf_config.resolved import ResolvedOptions
 from rlhf_config.run import PromptData, RunConfig
 
 from ..forms.form import RowKind
+from ..forms.opened_sets import OpenedSets
 from ..listing import listing_command
 from ..responses import SUPERVISED, response_of, response_prompts
 from ..rows import PromptFormat
@@ -17,12 +18,18 @@ from ..tasks import WantedSets
 from .lacking import Read, ReadTogether, refuse_lacking
 
 
-def check_prompts(wanted: WantedSets, data: PromptData, model: Callable[[], str | None]) -> None:
+def check_prompts(
+    wanted: WantedSets,
+    data: PromptData,
+    model: Callable[[], str | None],
+    opened: OpenedSets | None = None,
+) -> None:
     """Refuse sets of prompts of which every row lacks a column, as the run does that reads them together.
 
     Args:
         data: options by which rows become prompts.
         model: folder or hub name of the tokenizer, for the command that lists all bad rows; None: there is none.
+        opened: sets that are open already.
 
     Raises:
         DataError: as from ``refuse_lacking``.
@@ -38,14 +45,18 @@ def check_prompts(wanted: WantedSets, data: PromptData, model: Callable[[], str 
             kinds=(RowKind.PROMPTS,),
             reader=lambda columns: PromptFormat.of(columns).prompt,
             listed_by=lambda: listing_command(data, specs, model()),
+            opened=opened or OpenedSets(says=False),
         )
     )
 
 
-def check_run(resolved: ResolvedOptions[RunConfig]) -> None:
+def check_run(resolved: ResolvedOptions[RunConfig], *, opened: OpenedSets | None = None) -> None:
     """Refuse sets of a run of ``rlhf train`` of which every row lacks a column.
 
     Where ``eval.fraction`` holds rows out, they are counted with the others.
+
+    Args:
+        opened: sets that are open already.
 
     Raises:
         DataError: as from ``refuse_lacking``.
@@ -56,9 +67,9 @@ def check_run(resolved: ResolvedOptions[RunConfig]) -> None:
     def tokenizer() -> str:
         return run.model.tokenizer or run.model.path
 
-    check_prompts(WantedSets.of("data.train", data.train, data), data, tokenizer)
+    check_prompts(WantedSets.of("data.train", data.train, data), data, tokenizer, opened)
     for entry in held.data:
-        check_prompts(WantedSets.of("eval.data", [entry], held), data, tokenizer)
+        check_prompts(WantedSets.of("eval.data", [entry], held), data, tokenizer, opened)
     refuse_lacking(
         ReadTogether(
             option=SUPERVISED,

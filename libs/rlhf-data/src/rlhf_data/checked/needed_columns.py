@@ -37,7 +37,9 @@ _RIGHT_ANSWER = "ground_truth"
 """Entry with the right answer in rows of verl and SkyRL, whose ``extra_info.answer`` is a worked solution."""
 
 
-def check_needed_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> None:
+def check_needed_columns(
+    resolved: ResolvedOptions[Any], layers: Sequence[Layer]
+) -> OpenedSets | None:
     """Refuse a component that needs a column which no row of ``data.train`` has, and a reward that ends the run at a
     row of ``data.train`` or ``eval.data`` which it cannot score.
 
@@ -46,6 +48,9 @@ def check_needed_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]
 
     Args:
         layers: the layers that ``resolved`` was made from; they tell where an option was written.
+
+    Returns:
+        The sets that were opened, for checks that follow; None: there was nothing to look for.
 
     Raises:
         ConfigError: names the option, the column and the columns that there are, or the rows.
@@ -59,12 +64,12 @@ def check_needed_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]
         for column, option in sorted(selection.options.columns_needed().items())
     ]
     if not needed or not isinstance(data, PromptData) or not data.train:
-        return
+        return None
     if not are_here(data.train):
-        return
-    entries = [split_name(entry)[1] for entry in data.train]
+        return None
     opened = OpenedSets(says=False)
-    found = [opened.open(data, entry, data.split, None, "data.train") for entry in entries]
+    named = map(split_name, data.train)
+    found = [opened.open(data, spec, data.split, name, "data.train") for name, spec in named]
     sources = [one.source for one in found]
     labels = Labels(merge(layers))
     for selection, column, option in needed:
@@ -73,16 +78,17 @@ def check_needed_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]
                 _problem(selection, column, option, _label(selection, option, labels), sources),
                 code="data/missing-column",
             )
+    held_out = getattr(resolved.run, "eval", None)
     rewards = {selection.name: selection for selection, _, _ in needed if selection.reward}
     for selection in rewards.values():
         _check_rows(selection, data, "data.train", found, data.max_samples)
-        if isinstance(held_out := getattr(resolved.run, "eval", None), HeldOutRows):
-            entries = [split_name(entry)[1] for entry in held_out.data]
-            if are_here(held_out.data):
-                sets = [
-                    opened.open(data, one, held_out.split, None, "eval.data") for one in entries
-                ]
-                _check_rows(selection, data, "eval.data", sets, held_out.max_samples)
+        if isinstance(held_out, HeldOutRows) and are_here(held_out.data):
+            sets = [
+                opened.open(data, spec, held_out.split, name, "eval.data")
+                for name, spec in map(split_name, held_out.data)
+            ]
+            _check_rows(selection, data, "eval.data", sets, held_out.max_samples)
+    return opened
 
 
 def _check_rows(

@@ -1,19 +1,25 @@
-"""Sets of prompts that a run reads for more than one purpose: each is opened, and its form said, once."""
+"""Sets that a run, or the check of one, reads for more than one purpose: each is opened, and its form said, once."""
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Sequence
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel
 
 from rlhf_config.checks.data_files import split_name
-from rlhf_config.run import PromptData, RunConfig
+from rlhf_config.run import RunConfig
 
 from ..sources import open_source
 from .form import RowKind
 from .recognizing import FormedSet, formed
 
+ColumnsT = TypeVar("ColumnsT", bound=BaseModel)
+PROMPTS = (RowKind.PROMPTS,)
+
 
 class OpenedSets:
-    """The sets of a run's prompts, each of which is opened, and its form recognized and said, once.
+    """Sets of rows, each of which is opened, and its form recognized and said, once.
 
     Args:
         says: False: something else says the forms.
@@ -21,7 +27,7 @@ class OpenedSets:
 
     def __init__(self, *, says: bool = True) -> None:
         self._says = says
-        self._found: dict[tuple[str, str, str | None], FormedSet[PromptData]] = {}
+        self._found: dict[tuple[str, str, str | None, Sequence[RowKind]], FormedSet[Any]] = {}
 
     @classmethod
     def of(cls, run: RunConfig) -> Self:
@@ -38,21 +44,29 @@ class OpenedSets:
         return opened
 
     def open(
-        self, data: PromptData, spec: str, split: str, name: str | None, option: str
-    ) -> FormedSet[PromptData]:
-        """Return a set of prompts.
+        self,
+        columns: ColumnsT,
+        spec: str,
+        split: str,
+        name: str | None,
+        option: str,
+        kinds: tuple[RowKind, ...] = PROMPTS,
+    ) -> FormedSet[ColumnsT]:
+        """Return a set.
 
         Args:
+            columns: options with the form and the names of columns; of one set always the same.
             name: its own name; None: it is called as ``spec`` says.
             option: option that names it.
+            kinds: what the caller can use.
 
         Raises:
             DataError: it cannot be opened, or its rows are of a form that something else learns from.
         """
-        key = (spec, split, name)
+        key = (spec, split, name, kinds)
         if key not in self._found:
             source = open_source(spec, split=split, name=name)
             self._found[key] = formed(
-                source, data, (RowKind.PROMPTS,), spec=spec, option=option, says=self._says
+                source, columns, kinds, spec=spec, option=option, says=self._says
             )
         return self._found[key]

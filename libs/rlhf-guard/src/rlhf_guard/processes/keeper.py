@@ -25,7 +25,7 @@ PR_SET_CHILD_SUBREAPER = 36
 SIGKILL = int(signal.SIGKILL)
 SIGNALS_TO_A_JOB = (
     *(signal.SIGTERM, signal.SIGHUP),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),  # warnings before its end
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),  # rlhf_core.signals.SCHEDULER_WARNINGS
 )
 
 _SWEEP_LIMIT_S = 2.0

@@ -139,6 +139,7 @@ class _ChunkedHead(torch.autograd.Function):
         is_fused = hidden.is_cuda and ids.shape[1] == 1 and grad_means is None
         for start in range(0, len(hidden), ctx.chunk):
             span = slice(start, start + ctx.chunk)
+            # Computed again: the products of all chunks would be the largest arrays of the step.
             leaf, raw = ctx.kept or _Products.of(ctx.lm, hidden[span], with_graph=True)
             ctx.kept = None
             with torch.enable_grad():
@@ -175,6 +176,7 @@ class _ChunkedHead(torch.autograd.Function):
             ]
             # Arrays of (m, V) elements: kept, they would stand beside those of the next chunk.
             del raw, products, grad_products
+        # Autograd takes a gradient in the dtype of its parameter alone.
         typed = [
             None if grad is None else grad.to(parameter.dtype)
             for grad, parameter in zip(grads, parameters, strict=True)

@@ -94,6 +94,7 @@ def layout_attention(
     Raises:
         RuntimeError: the model passes no layout, or a mask of its own, or has dropout in its attention.
     """
+    # Each of these would give other numbers than the layout, and no error.
     if layout is None:
         raise RuntimeError(
             f"{type(module).__name__} did not pass the keyword 'layout' to its attention, so sequences that are "
@@ -108,6 +109,7 @@ def layout_attention(
         raise RuntimeError(
             "the model has attention dropout, which the sampler lacks; set attention_dropout to 0 in its config.json"
         )
+    # The scale is the one that Transformers' own functions take where a model names none.
     layer: int = module.layer_idx  # type: ignore[assignment]
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     output = layout.attend(

@@ -109,14 +109,17 @@ class PackedLayout:
     ) -> Tensor:
         """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
+        # A window that no sequence outgrows hides nothing, and the faster causal kernels may be taken.
         window = sliding_window if sliding_window and sliding_window < self.longest else None
         ahead = self.blocks is not None and self.blocks.hold_for(sliding_window)
         is_causal = window is None and not ahead
+        # Fused kernels know neither caps, sinks nor tokens that look ahead.
         is_plain = softcap is None and sinks is None and not ahead
         has_kernel = is_plain and has_varlen_kernel(query)
         in_cudnn = has_kernel and is_causal and self.is_even and _cudnn_is_faster(self.device)
         if has_kernel and not in_cudnn:
             return self._varlen(query, key, value, scaling, window)
+        # Every other way computes right-padded rows (b, T).
         query, key, value = (self._padded(part) for part in (query, key, value))
         if in_cudnn:
             output = _cudnn_attention(query, key, value, scaling)

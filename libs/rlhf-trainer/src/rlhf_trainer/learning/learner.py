@@ -24,8 +24,8 @@ from rlhf_core.math import mismatch_metrics, pad_columns
 from rlhf_core.rng import seed_of
 from rlhf_core.storage.faults import fault_point
 
+from .advantages import KlPenalty, advantages
 from .demands import Demands
-from .estimates import Columns, KlPenalty, ModelOutputs, advantages, ask_models, has_logprobs
 from .minibatches import (
     count_skipped,
     minibatches,
@@ -35,6 +35,7 @@ from .minibatches import (
     step_data,
     totals_of,
 )
+from .model_outputs import Columns, ModelOutputs, ask_models, has_logprobs
 from .parts import LearningParts
 from .roles import CRITIC, POLICY
 
@@ -139,10 +140,12 @@ class BatchLearner:
         """
         run, demands, batch, judged = self._run, self._demands, request.batch, request.judged
         most, parts = run.rollout.max_new_tokens, list[Metrics]()
+        # Without a pass for old log-probs those of the first update are compared with the sampler's, below.
         old = None if demands.rollout_as_old else whole.columns.get("old_logprobs")
         if old is not None:
             parts.append(self._mismatch(batch, old))
         for index, rows in enumerate(updates):
+            # Rows whose rewards do not count add to no total of the losses that rewards judge.
             is_first, counted = index == 0, rows if judged is None else rows[judged[rows]]
             plan = StepPlan(
                 normalizers=totals_of(batch, counted, most),
@@ -151,12 +154,14 @@ class BatchLearner:
                 entropy_coef=request.entropy_coef,
                 on_policy=is_first and not demands.rollout_as_old,
             )
+            # The critic learns in the warm-up steps too, in which the policy stays as it is.
             if demands.critic and len(counted):
                 data = of_rows(whole, counted)
                 outcome = await self._update_role(CRITIC, data, plan, request, skipped)
                 parts.append(outcome.metrics)
             if trains_policy:
                 data, plan = self._policy_update(whole, rows, plan, request, index)
+                # Entropies of weights that have moved, or of a part of the rows, would mislead who watches.
                 is_whole = is_first and len(rows) == len(batch) > 0
                 plan = replace(
                     plan,

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from rlhf_core.signals import SCHEDULER_WARNINGS
+
 LEAVE_S = 5.0
 """Seconds between the second signal and the end of the process: time to close connections and files."""
-WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-"""Signals of schedulers some time before the end of a job, which SIGTERM and then SIGKILL follow."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Interrupts:
     The process answers it with ``answer``. Outside of the main thread nothing changes, and ``requested`` stays None.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *WARNINGS)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *SCHEDULER_WARNINGS)
 
     def __init__(self, answer: str = "") -> None:
         self._answer = answer
@@ -106,7 +106,7 @@ class Interrupts:
         # A closed terminal sends SIGHUP twice, once when the terminal ends and once when its shell does; the second is
         # no request to stop at once, and a SIGTERM behind a scheduler's warning is the first one.
         if number in (signal.SIGINT, signal.SIGTERM):
-            if earlier is not None and signal.Signals[earlier] not in WARNINGS:
+            if earlier is not None and signal.Signals[earlier] not in SCHEDULER_WARNINGS:
                 self._stop_at_once(number)
             self.requested = name
         self.requested = self.requested or name
@@ -139,4 +139,4 @@ def _is_kept_out(number: signal.Signals) -> bool:
     # SIGHUP alone: a shell's background job starts with SIGINT ignored, and still has to be stoppable.
     if number == signal.SIGHUP:
         return signal.getsignal(number) == signal.SIG_IGN
-    return number in WARNINGS and signal.getsignal(number) != signal.SIG_DFL
+    return number in SCHEDULER_WARNINGS and signal.getsignal(number) != signal.SIG_DFL

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rlhf_core.batch.metric import Metric, merge_metrics, metric_values
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
+from rlhf_core.contracts.engine import WeightSync
 from rlhf_core.contracts.learner import LearnOutcome, LearnRequest
 from rlhf_core.errors import PluginError
 from rlhf_core.math import adapted_entropy_coef, adapted_kl_coef
@@ -26,11 +27,11 @@ from ..learning.roles import POLICY, REFERENCE, TEACHER
 from ..rollouts.prompts import Cursor
 from ..rollouts.reports import sample_texts
 from ..rollouts.settling import EmptySteps
+from ..rollouts.source import check_served_weights
 from .restore import check_epoch, restore_components, restore_roles
 from .resume import ResumePoint
 from .run_kind import Export, FinishedStep, OwnRecord, SavedRole
 from .session import Session
-from .sleeping import check_served_weights
 from .state import LoopState
 
 WAITING = ("generate_s", "reward_s", "hold_s")
@@ -57,7 +58,7 @@ class RLTrainer:
         roles = self.session.roles.items()
         saved = {name: role for name, role in roles if name not in (REFERENCE, TEACHER)}
         sleeping = self.session.sleeping
-        return sleeping.saved(saved, self.state.step) if sleeping.moves else saved
+        return saved if sleeping is None else sleeping.saved(saved, self.state.step)
 
     @property
     def records(self) -> Mapping[str, OwnRecord]:
@@ -97,7 +98,7 @@ class RLTrainer:
         check_epoch(self.state, len(session.tasks))
         if point is not None:
             await restore_roles(point, session.resolved, self.saved_roles)
-            await session.sleeping.deliver(self.state.version)
+            await self._serve()
             session.source.lengths.load(self.state.lengths)
             restore_components(
                 point,
@@ -148,7 +149,8 @@ class RLTrainer:
         clock, (busy_s, num_tokens) = _Clock(), session.source.work_done
 
         # Episodes with their rewards, shaped and filtered.
-        await sleeping.for_engine(self.state.version)
+        if sleeping is not None:
+            await sleeping.for_engine(self.state.version)
         draw = await session.source.take(
             step,
             self.cursor,
@@ -177,8 +179,9 @@ class RLTrainer:
             await self._deliver(clock)
 
         # What later steps depend on follows from the metrics of the whole step.
-        for phase, seconds in sleeping.take_seconds().items():
-            clock.record(phase, seconds)
+        if sleeping is not None:
+            for phase, seconds in sleeping.take_seconds().items():
+                clock.record(phase, seconds)
         values = metric_values(merge_metrics(metrics))
         learned = batch is not None or (to_learn is not None and session.demands.learns_unjudged)
         self._empty_steps.note(step, values, updated=learned)
@@ -207,10 +210,10 @@ class RLTrainer:
         session, sleeping = self.session, self.session.sleeping
         await session.source.hold_to_train()
         clock.lap("hold_s")
-        if sleeping.moves:
+        if sleeping is not None:
             # What was started beside the batch may still be ending.
             await session.source.hold()
-        await sleeping.for_roles(request.step)
+            await sleeping.for_roles(request.step)
         outcome = await session.learner.learn(request)
         if twice := sorted(taken & outcome.metrics.keys()):
             raise PluginError(
@@ -225,10 +228,11 @@ class RLTrainer:
         return outcome
 
     async def evaluate(self) -> Mapping[str, float] | None:
-        evaluator = self.session.evaluator
+        evaluator, sleeping = self.session.evaluator, self.session.sleeping
         if evaluator is None:
             return None
-        await self.session.sleeping.for_engine(self.state.version)
+        if sleeping is not None:
+            await sleeping.for_engine(self.state.version)
         evaluation = await evaluator.run(self.state.step)
         for sample in evaluation.samples:
             self._eval_samples.write({"step": self.state.step, **sample})
@@ -239,7 +243,7 @@ class RLTrainer:
         run, session, version = self._run, self.session, self.state.version
         await session.source.hold()
         clock.lap("hold_s")
-        synced, sync_s = await session.sleeping.deliver(version)
+        synced, sync_s = await self._serve()
         clock.record("sync_s", sync_s)
         clock.lap()
         if run.rollout.check_weights:
@@ -248,6 +252,15 @@ class RLTrainer:
         await session.source.release(version)
         if synced is not None:
             clock.record("sync_gib_per_s", synced.num_bytes / 2**30 / synced.seconds)
+
+    async def _serve(self) -> tuple[WeightSync | None, float]:
+        """Give the engine the policy's weights, and return what it says of them and the seconds that it took."""
+        session, version = self.session, self.state.version
+        if session.sleeping is not None:
+            return await session.sleeping.deliver(version)
+        started = time.perf_counter()
+        synced = await session.engine.update_weights(version, session.roles[POLICY].weights())
+        return synced, time.perf_counter() - started
 
     def _remember(self, step: int) -> None:
         """Put what the next step depends on into the state."""

@@ -69,7 +69,6 @@ class Session:
     source: RolloutSource
     evaluator: Evaluator | None
     learner: Learner
-    sleeping: Sleeping
     rows: SourceRows | None = None
     """Rows of ``data.source``; None: they are of ``data.train``, or of environments."""
     sampler: PromptSampler | None = None
@@ -77,6 +76,8 @@ class Session:
     shapers: Sequence[RewardShaper] = field(default=())
     drawn: DrawnImages | None = None
     """Images that episodes draw; None: they draw none."""
+    sleeping: Sleeping | None = None
+    """Turns of engine and roles on the same accelerators; None: neither ever makes room."""
 
 
 async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitStack) -> Session:
@@ -153,17 +154,19 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         source=source,
         evaluator=evaluator,
         learner=placement.learner or BatchLearner(resolved, demands, placement.roles, parts),
-        sleeping=_sleeping(resolved, spec, placement.roles, engine),
         rows=rows,
         sampler=sampler,
         shapers=shapers,
         drawn=drawn_images(run, images),
+        sleeping=_sleeping(resolved, spec, placement.roles, engine),
     )
 
 
 def _sleeping(
     resolved: Resolved, spec: RuntimeSpec, roles: Mapping[str, RoleHandle], engine: Engine
-) -> Sleeping:
+) -> Sleeping | None:
+    if not spec.moving_roles:
+        return None
     adapted = resolved.optional("actor.adapter") is not None
     return Sleeping(engine, roles, spec.moving_roles, leaving=spec.leaving, adapted=adapted)
 

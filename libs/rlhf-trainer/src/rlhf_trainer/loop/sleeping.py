@@ -1,4 +1,4 @@
-"""Weights on their way to the engine; engine and roles in turn on the same accelerators (``runtime.sleep``).
+"""Engine and roles in turn on the same accelerators (``runtime.sleep``). Other runs have nothing of this.
 
 While roles compute the engine sleeps; while it generates they are in host memory, as far as it needs the room. Between
 the two the new weights are delivered to the sleeping engine: the roles keep their weights alone, if state leaves at
@@ -21,10 +21,9 @@ from rlhf_core.contracts.backend import Leaving
 from rlhf_core.contracts.engine import Engine, WeightSync
 from rlhf_core.contracts.layout import ENGINE
 from rlhf_core.contracts.runtime import MemoryPlanner, PlansPlacement, SleepAdvice
-from rlhf_core.errors import ConfigError, RLHFError, RolloutError
+from rlhf_core.errors import ConfigError, RLHFError
 from rlhf_core.plugins import Plugins
 from rlhf_core.storage.faults import fault_point
-from rlhf_guard.concurrency import all_at_once
 
 from ..learning.roles import POLICY
 
@@ -40,7 +39,7 @@ class Sleeping:
     """Has the engine awake or the roles loaded, as the caller says, and hands it the policy's weights.
 
     Args:
-        moving: names of the roles that make room while the engine generates; no names: nothing ever sleeps or moves.
+        moving: names of the roles that make room while the engine generates.
         leaving: what of them leaves. What an allocator keeps of freed memory goes in any case.
         adapted: True: the policy is an adapter beside a base, whose weights other roles may compute with too.
     """
@@ -67,15 +66,8 @@ class Sleeping:
         room for; after an update the weights alone are here."""
         self._seconds: dict[str, float] = {}
 
-    @property
-    def moves(self) -> bool:
-        """True: the engine sleeps while roles compute."""
-        return bool(self._moving)
-
     async def for_engine(self, version: int) -> None:
         """Return when the engine may generate, with the policy's weights, which are ``version``."""
-        if not self.moves:
-            return
         if not self._awake and self._delivered != version:
             await self.deliver(version)
         if self._loaded is not False:
@@ -89,8 +81,6 @@ class Sleeping:
 
     async def for_roles(self, step: int) -> None:
         """Return when the roles may compute. Nothing may be in flight in the engine."""
-        if not self.moves:
-            return
         if self._awake:
             with self._timed("sleep_s"):
                 await self._engine.sleep()
@@ -126,9 +116,7 @@ class Sleeping:
         return {name: LoadedRole(self, role, step) for name, role in roles.items()}
 
     def take_seconds(self) -> dict[str, float]:
-        """Return the seconds of each phase since the last call; nothing if nothing ever moves."""
-        if not self.moves:
-            return {}
+        """Return the seconds of each phase since the last call."""
         taken, self._seconds = self._seconds, {}
         return {phase: taken.get(phase, 0.0) for phase in PHASES} | {TOTAL: sum(taken.values())}
 
@@ -184,26 +172,6 @@ class LoadedRole:
         """Write a plain Transformers folder."""
         await self.sleeping.for_roles(self.step)
         await self.role.export(folder, ema=ema)
-
-
-async def check_served_weights(engine: Engine, policy: RoleHandle, version: int) -> None:
-    """Compare the weights' digests of engine and policy, unless they share tensors or one has no digest.
-
-    Raises:
-        RolloutError: the digests differ, so samples would not come from the policy that is trained.
-    """
-    if engine.shares_weights:
-        return
-    # The engine first: it computes in a process of its own, while the trainer may compute in this one.
-    served, expected = await all_at_once([engine.checksum(), policy.checksum()])
-    if served is not None and expected is not None and served != expected:
-        raise RolloutError(
-            f"after the update to version {version} the engine serves other weights (digest {served[:12]}) than the "
-            f"trainer has ({expected[:12]}); its samples would be off-policy without a warning. Continue from the "
-            "newest checkpoint with --resume auto. If it happens again, the engine loads this model's weights wrongly, "
-            "and --rollout.check_weights false would only hide it.",
-            code="engine/serves-other-weights",
-        )
 
 
 def roles_beside_the_engine(resolved: Resolved, roles: Sequence[str]) -> tuple[str, ...]:

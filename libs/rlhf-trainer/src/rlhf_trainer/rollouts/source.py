@@ -1,6 +1,7 @@
 """Source of rollout batches: draws prompts, has them played, and replaces groups that were dropped.
 
-If generation may run ahead, prompts of later steps are started meanwhile.
+If generation may run ahead, prompts of later steps are started meanwhile. Before that, what the engine serves can be
+compared with the policy.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.engine import Engine
 from rlhf_core.contracts.executor import GroupPlayer
 from rlhf_core.contracts.reward import RewardShaper, SampleFilter
+from rlhf_core.contracts.runtime import RoleHandle
+from rlhf_core.errors import RolloutError
+from rlhf_guard.concurrency import all_at_once
 
 from ..durable.ledger import Ledger
 from .episodes import EpisodeRunner
@@ -210,6 +214,26 @@ class RolloutSource:
             await self._pool.discard(left)
             counts = {group.key: self._settling.num_samples for group in left}
             self._settling.write_off(counts, reason, draw)
+
+
+async def check_served_weights(engine: Engine, policy: RoleHandle, version: int) -> None:
+    """Compare the weights' digests of engine and policy, unless they share tensors or one has no digest.
+
+    Raises:
+        RolloutError: the digests differ, so samples would not come from the policy that is trained.
+    """
+    if engine.shares_weights:
+        return
+    # The engine first: it computes in a process of its own, while the trainer may compute in this one.
+    served, expected = await all_at_once([engine.checksum(), policy.checksum()])
+    if served is not None and expected is not None and served != expected:
+        raise RolloutError(
+            f"after the update to version {version} the engine serves other weights (digest {served[:12]}) than the "
+            f"trainer has ({expected[:12]}); its samples would be off-policy without a warning. Continue from the "
+            "newest checkpoint with --resume auto. If it happens again, the engine loads this model's weights wrongly, "
+            "and --rollout.check_weights false would only hide it.",
+            code="engine/serves-other-weights",
+        )
 
 
 class LengthEstimates:

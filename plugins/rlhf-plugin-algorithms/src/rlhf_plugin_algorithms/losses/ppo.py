@@ -83,12 +83,14 @@ def clipped_policy_loss(
     ratio = token_log_ratios(policy_logprobs, old_logprobs, action_mask).exp()  # (B, A) r_t
     clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)  # (B, A)
     loss = -torch.minimum(ratio * advantages, clipped * advantages)  # (B, A)
+    # The loss of a bad token grows with its ratio without an end, which the dual clip gives it.
     bad, good = advantages < 0, advantages > 0
     clipped_dual = torch.zeros_like(action_mask)
     if dual_clip is not None:
         bound = -dual_clip * advantages  # (B, A) -c A, the largest loss of a bad token
         clipped_dual = bad & (loss > bound).detach()
         loss = torch.where(bad, torch.minimum(loss, bound), loss)
+    # Where a bound is active the gradient is 0; these say for how many tokens.
     ratio = ratio.detach()
     return ClippedLoss(
         loss=torch.where(action_mask, loss, 0.0),

@@ -83,6 +83,7 @@ class PackedPrompts:
             PluginError: the tokens of an image are not those of the model's processor.
             DataError: an image is gone from the run's store.
         """
+        # Shortest first, so that prompts of one padded length are neighbors, which a CPU computes in one call.
         known = known or [0] * len(prompts)
         new = [len(prompt.token_ids) - past for prompt, past in zip(prompts, known, strict=True)]
         order = sorted(range(len(prompts)), key=new.__getitem__)
@@ -97,6 +98,7 @@ class PackedPrompts:
             # Padding follows its prompt, so causality alone hides it; any valid token does.
             tokens.extend(ids[-1:] * (length - len(ids)))
             positions.extend(range(known[prompt], known[prompt] + length))
+        # Images bring positions of their own; without any a token's position is its place.
         own_positions = torch.tensor(positions, device=device)
         placed = [(starts[one], prompts[one], known[one]) for one in order]
         seen = _seen(placed, lengths, reader, device)

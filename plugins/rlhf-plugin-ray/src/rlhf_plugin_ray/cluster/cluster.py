@@ -8,13 +8,14 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from rlhf_core import ConfigError
+from rlhf_core.signals import SCHEDULER_WARNINGS, held_back
 from rlhf_core.storage import TEMPORARY_VARIABLE
 
 from ..config import RayRuntimeConfig
@@ -156,9 +157,10 @@ class RayCluster:
             self._folder.withdraw_token()
 
     def _init(self, **options: Any) -> None:
-        with ExitStack() as kept:
-            for context in (_sigterm_kept, _process_group_kept, _hangups_left_to_the_driver):
-                kept.enter_context(context())
+        # Ray starts its processes so that Ctrl-C does not end them. Neither may a closed terminal or a scheduler's
+        # warning, since the driver still wants to finish its step.
+        hangups = held_back(signal.SIGHUP, *SCHEDULER_WARNINGS)
+        with _sigterm_kept(), _process_group_kept(), hangups:
             ray.init(
                 log_to_driver=self._config.show_output,
                 logging_level=logging.WARNING,
@@ -189,18 +191,6 @@ def _sigterm_kept() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _hangups_left_to_the_driver() -> Iterator[None]:
-    """Start processes that neither a closed terminal nor a scheduler's warning ends, as Ray's own are started for
-    Ctrl-C: the driver still wants to finish its step. One that comes meanwhile reaches the driver afterwards."""
-    left = {signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, left)  # programs inherit the mask
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

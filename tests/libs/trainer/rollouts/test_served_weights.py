@@ -8,7 +8,7 @@ from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
 from rlhf_testing.errors import has_code
-from rlhf_trainer.loop.sleeping import check_served_weights
+from rlhf_trainer.rollouts.source import check_served_weights
 
 
 def engine_with(digest, *, shares=False):
