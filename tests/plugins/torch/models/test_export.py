@@ -1,5 +1,8 @@
 """A trained role as a plain Transformers folder, and its weights by name."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ from rlhf_core import ConfigError
 from rlhf_core.contracts import ValueObjective
 from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import FAMILIES
+from rlhf_torch.models.export import GENERATION
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -37,6 +41,24 @@ def test_an_export_is_a_plain_model(start, steps, make_spec, models, tmp_path, f
     after = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert after.encode("ab c?") == before.encode("ab c?")
     assert after.chat_template == before.chat_template
+
+
+def test_a_generation_config_that_transformers_reads_but_does_not_write_is_exported_as_it_is(
+    start, make_spec, models, tmp_path
+):
+    """Published models have a temperature without ``do_sample``, or a padding token of -1."""
+    own = tmp_path / "own"
+    shutil.copytree(models["qwen3"], own)
+    values = {"temperature": 0.6, "top_p": 0.9, "pad_token_id": -1, "eos_token_id": [2, 3]}
+    (own / GENERATION).write_text(json.dumps(values))
+    backend = start(make_spec(own))
+
+    backend.export(tmp_path / "out")
+
+    exported = json.loads((tmp_path / "out" / GENERATION).read_text())
+    assert {name: exported[name] for name in values} == values
+    assert "do_sample" not in exported
+    assert backend.module().model.generation_config.temperature == 0.6
 
 
 def test_the_average_is_exported_and_the_weights_come_back(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from rlhf_core.outside.json_reader import read_object
 from rlhf_data import end_of_turn, eos_token_ids
@@ -75,13 +75,32 @@ def save_weights(
         weights: those of a model without an adapter; None: its own.
     """
     plain = model.lm.model
+    if model.adapter is None:
+        save_plain(plain, folder, weights)
+        return
     with no_progress_bars():
-        if model.adapter is None:
-            plain.save_pretrained(folder, state_dict=weights)
-            return
         model.adapter.save(plain, str(folder))
-    if (generation := getattr(plain, "generation_config", None)) is not None:
-        generation.save_pretrained(folder)
+    _write_generation(plain, folder)
+
+
+def save_plain(
+    model: PreTrainedModel, folder: Path, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write a model as Transformers does, with the ``generation_config.json`` that it was loaded with: of those that
+    Transformers reads it refuses to write some, such as one with a temperature and without ``do_sample``."""
+    own = getattr(model, "generation_config", None)  # a classifier has none
+    model.generation_config = GenerationConfig()
+    try:
+        with no_progress_bars():
+            model.save_pretrained(folder, state_dict=weights)
+    finally:
+        model.generation_config = own
+    _write_generation(model, folder)
+
+
+def _write_generation(model: PreTrainedModel, folder: Path) -> None:
+    if (own := getattr(model, "generation_config", None)) is not None:
+        own.to_json_file(folder / GENERATION, keys_to_pop=["compile_config"])
 
 
 def export_scorer(
