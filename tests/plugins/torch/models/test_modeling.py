@@ -315,6 +315,22 @@ def test_weights_without_a_place_in_the_model_are_told_of(tmp_path, caplog):
     assert "model.guess.weight" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore")  # Transformers advises to mend config.json
+def test_a_head_that_config_json_ties_by_mistake_keeps_its_weights(tmp_path):
+    folder = _edited(write_tiny_model(tmp_path / "m", tied=False), tie_word_embeddings=True)
+    weights = load_file(folder / "model.safetensors")
+
+    model = load_causal_lm(str(folder), dtype="float32", rows=105).model
+
+    assert not model.config.tie_word_embeddings
+    torch.testing.assert_close(
+        model.lm_head.weight[:100], weights["lm_head.weight"], atol=0, rtol=0
+    )
+    torch.testing.assert_close(
+        model.model.embed_tokens.weight[:100], weights["model.embed_tokens.weight"], atol=0, rtol=0
+    )
+
+
 def test_code_that_comes_with_a_model_is_not_run(tmp_path):
     LlamaConfig(vocab_size=100).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -68,7 +68,7 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
             f"adapter {folder.path} ({folder.config['peft_type']}) cannot be merged into {base}: {error}",
             code="adapter/not-mergeable",
         ) from error
-    _settle_ties(merged)
+    settle_ties(merged)
     actual = _outputs(merged, merged)
     merged.set_attn_implementation(own)
     scale = expected.abs().max().clamp_min(1e-6)
@@ -131,7 +131,7 @@ def _separate_shared(wrapped: nn.Module) -> None:
             layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
 
 
-def _settle_ties(model: PreTrainedModel) -> None:
+def settle_ties(model: PreTrainedModel) -> None:
     """Share the matrix of embedding and head again if the two are equal; else note in the config that they differ."""
     head = model.get_output_embeddings()
     config = model.config.get_text_config()

@@ -17,6 +17,7 @@ from rlhf_core.long_work import log_if_long
 from rlhf_core.outside.json_reader import parse_object
 from rlhf_data import reach_hub
 
+from ..adapters.merging import settle_ties
 from ..packed import attention
 from ..vision.pictures import PictureReader
 from .modeling import DTYPES, CausalLM
@@ -159,6 +160,8 @@ def load_model(
         )
     if unpacked:
         settle_unpacked(path, model, as_dtype(dtype))
+    # Of a config.json that ties them by mistake Transformers keeps both, until it ties weights again for new rows.
+    settle_ties(model)
     if rows is not None:
         add_rows(model, rows)
     return Loaded(model, bool(head))
