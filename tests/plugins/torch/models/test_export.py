@@ -6,10 +6,10 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaTokenizer
 
 from rlhf_core import ConfigError
-from rlhf_core.contracts import ValueObjective
+from rlhf_core.contracts import RankingObjective, ValueObjective
 from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import FAMILIES
 from rlhf_torch.models.export import GENERATION
@@ -94,6 +94,30 @@ def test_an_exported_critic_goes_on_with_its_head(
     loaded = start(make_spec(tmp_path, **options))
 
     np.testing.assert_array_equal(loaded.values(trajectories), trained.values(trajectories))
+
+
+@pytest.mark.parametrize("head", [None, "score"])
+def test_an_exported_tokenizer_gives_the_same_tokens_behind_special_ones(
+    start, make_spec, models, tmp_path, head
+):
+    """Llama's tokenizer with ``legacy`` puts a blank there, and Transformers does not write ``legacy``."""
+    own = tmp_path / "own"
+    shutil.copytree(models["llama"], own, ignore=shutil.ignore_patterns("*token*"))
+    words = ["<unk>", "<s>", "</s>", "\u2581", "\u2581a", "a", "b"]
+    tokenizer = LlamaTokenizer(
+        vocab={word: number for number, word in enumerate(words)}, merges=[("\u2581", "a")]
+    )
+    tokenizer.save_pretrained(own)
+    edited = json.loads((own / "tokenizer_config.json").read_text())
+    (own / "tokenizer_config.json").write_text(json.dumps({**edited, "legacy": True}))
+    scores = {"role": "reward_model", "head": head, "objective": RankingObjective()}
+    options = {} if head is None else scores
+
+    start(make_spec(own, **options)).export(tmp_path / "out")
+
+    before, after = (AutoTokenizer.from_pretrained(each) for each in (own, tmp_path / "out"))
+    assert before.tokenize("<s>ab") == ["<s>", "\u2581a", "b"]
+    assert after.tokenize("<s>ab") == ["<s>", "\u2581a", "b"]
 
 
 def test_a_model_without_tokenizer_is_exported_without_one(

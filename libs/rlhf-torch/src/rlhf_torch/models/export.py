@@ -155,7 +155,7 @@ def _write_tokenizer(
         source, model.config.name_or_path, trust_remote_code=trust_remote_code
     )
     for folder in folders:
-        tokenizer.save_pretrained(folder)
+        _save_tokenizer(tokenizer, folder)
     pad: int = tokenizer.pad_token_id
     return pad
 
@@ -183,9 +183,17 @@ def copy_tokenizer(
     is_free = "eos_token" not in str(tokenizer.chat_template)
     if learned is not None and is_free and learned == end_of_turn(tokenizer):
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(learned)
-    tokenizer.save_pretrained(folder)
+    _save_tokenizer(tokenizer, folder)
     if has_model:
         _write_ends(folder, ends)
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write a tokenizer as Transformers does, with the option ``legacy`` of Llama's, which it reads and leaves out: the
+    folder would be read as a tokenizer that gives other tokens behind special ones."""
+    if (legacy := getattr(tokenizer, "legacy", None)) is not None:
+        tokenizer.init_kwargs["legacy"] = legacy
+    tokenizer.save_pretrained(folder)
 
 
 def _write_ends(folder: Path, ends: Sequence[int]) -> None:
