@@ -153,6 +153,14 @@ def test_pickled_weights_are_not_read(tmp_path, content):
         load_causal_lm(str(folder), dtype="float32")
 
 
+def test_a_pickle_beside_the_weights_is_not_taken_for_them(tmp_path):
+    folder = _edited(write_tiny_model(tmp_path / "m"), model_type="unheard_of")
+    (folder / "training_args.bin").write_bytes(b"")
+
+    with pytest.raises(ConfigError, match="unheard_of", check=has_code("model/unknown-family")):
+        load_causal_lm(str(folder), dtype="float32")
+
+
 @pytest.mark.parametrize("content", [100_000 * '{"a":', "[1]"], ids=["deep", "a list"])
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
 def test_files_that_no_model_has_are_explained(tmp_path, name, content):
@@ -345,6 +353,18 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path):
         ConfigError, match="trust_remote_code", check=has_code("model/unknown-family")
     ):
         load_causal_lm(str(tmp_path), dtype="float32")
+
+
+def test_code_of_another_version_of_transformers_is_named_as_a_reason(tmp_path):
+    LlamaConfig(vocab_size=100, auto_map={"AutoModelForCausalLM": "own.Lm"}).save_pretrained(
+        tmp_path
+    )
+    (tmp_path / "own.py").write_text("from transformers import gone_since")
+
+    with pytest.raises(
+        ConfigError, match="another version of Transf", check=has_code("model/unknown-family")
+    ):
+        load_causal_lm(str(tmp_path), dtype="float32", trust_remote_code=True)
 
 
 @pytest.mark.parametrize(
