@@ -178,6 +178,20 @@ def test_weights_that_would_be_random_are_refused(tmp_path):
         load_causal_lm(str(folder), dtype="float32")
 
 
+def test_weights_that_are_no_numbers_are_refused_by_their_name(tmp_path):
+    folder = write_tiny_model(tmp_path / "m")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][0, 0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(
+        ConfigError,
+        match=r"parameter model\.layers\.1\.mlp\.up_proj\.weight",
+        check=has_code("model/not-finite"),
+    ):
+        load_causal_lm(str(folder), dtype="float32")
+
+
 def test_weights_of_another_shape_are_refused(tmp_path):
     folder = _edited(write_tiny_model(tmp_path / "m", "llama"), intermediate_size=64)
 
