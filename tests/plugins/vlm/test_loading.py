@@ -167,7 +167,7 @@ def test_a_config_that_cannot_be_read_and_unknown_families_are_refused(copied):
 OTHERS = sorted(
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.keys() - FAMILIES.keys() - {"vision-encoder-decoder"}
 )
-"""Types of Transformers that read images, of which no family is here; the encoder-decoder has no configuration alone."""
+"""Types of Transformers that read images, of which no family is here; an encoder-decoder has no configuration alone."""
 
 
 @pytest.mark.parametrize("kind", OTHERS)
