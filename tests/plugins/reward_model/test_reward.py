@@ -262,6 +262,8 @@ def test_what_is_no_reward_model_is_refused_with_the_reason(
     make_reward_model(tmp_path / "three", num_labels=3)
     (tmp_path / "empty").mkdir()
     make_reward_model(tmp_path / "run" / "model")
+    make_reward_model(tmp_path / "old")
+    (tmp_path / "old" / "model.safetensors").rename(tmp_path / "old" / "pytorch_model.bin")
 
     model = tmp_path / "run" / "model"
     for folder, reason, code in (
@@ -269,6 +271,7 @@ def test_what_is_no_reward_model_is_refused_with_the_reason(
         ("lm", "a language model without a trained head is no reward model", "no-head"),
         ("three", r"score.weight has the shape \(3, 16\); expected \(1, 16\)", "shape-of-head"),
         ("empty", "expected a Transformers folder", "not-loadable"),
+        ("old", r"pytorch_model\.bin is a pickle", "not-loadable"),
         ("nowhere", "expected a Transformers folder", "not-loadable"),
     ):
         with pytest.raises(ConfigError, match=reason, check=has_code(f"reward-model/{code}")):

@@ -8,11 +8,13 @@ import shutil
 
 import pytest
 from tests.plugins.vlm.vlm_material import SIZED, told
-from transformers import Idefics2Config
+from transformers import CONFIG_MAPPING, Idefics2Config
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 import rlhf_plugin_vlm.families.gemma3n as gemma3n
 from rlhf_core import ConfigError, MissingDependency
 from rlhf_plugin_vlm.config import VlmConfig
+from rlhf_plugin_vlm.families import FAMILIES
 from rlhf_plugin_vlm.model import ImageTextModel
 from rlhf_testing.errors import has_code
 from rlhf_testing.tiny_vision import (
@@ -160,6 +162,23 @@ def test_a_config_that_cannot_be_read_and_unknown_families_are_refused(copied):
         ConfigError, match=r"config\.json", check=has_code("model/unreadable-config")
     ):
         ImageTextModel(VlmConfig()).image_tokens(str(copied), trust_remote_code=False)
+
+
+OTHERS = sorted(
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.keys() - FAMILIES.keys() - {"vision-encoder-decoder"}
+)
+"""Types of Transformers that read images, of which no family is here; an encoder-decoder has no configuration alone."""
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_every_other_type_that_reads_images_is_refused_by_its_name(tmp_path, kind):
+    CONFIG_MAPPING[kind]().save_pretrained(tmp_path)
+    name = json.loads((tmp_path / "config.json").read_text())["model_type"]
+
+    with pytest.raises(
+        ConfigError, match=f"family {name};.*gemma3", check=has_code("model/unknown-family")
+    ):
+        ImageTextModel(VlmConfig()).family(str(tmp_path), trust_remote_code=False)
 
 
 def test_whether_images_are_cut_is_for_the_family_that_does_both(tmp_path):

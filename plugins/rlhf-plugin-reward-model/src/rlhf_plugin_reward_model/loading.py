@@ -26,6 +26,7 @@ from rlhf_data import reach_hub
 from rlhf_torch.models.loading import reads_images
 from rlhf_torch.models.quantized_files import settle_unpacked, stored_quantization, unpacking
 from rlhf_torch.models.quiet import errors_only, quiet_loading
+from rlhf_torch.models.weight_files import pickled_weights
 
 from .adapted import AdaptedModel, adapted, beside, config_of, merged, quantization_of
 from .config import ModelOptions
@@ -272,8 +273,8 @@ def _why_not(options: ModelOptions, error: Exception) -> ConfigError:
             f"reward model {options.path}: it is the folder of a run, whose model is in {exported}; give that",
             code="reward-model/folder-of-a-run",
         )
-    if pickled := sorted(file.name for file in Path(options.path).glob("*.bin")):
-        first = f"{pickled[0]} is a pickle, which is not read since it can run code; convert it to safetensors"
+    if pickled := pickled_weights(options.path):
+        first = f"{pickled} is a pickle, which is not read since it can run code; convert it to safetensors"
     return ConfigError(
         f"reward model {options.path}: expected a Transformers folder or hub name with a tokenizer and a model for "
         f"sequence classification; loading it failed with {type(error).__name__}: {first}",

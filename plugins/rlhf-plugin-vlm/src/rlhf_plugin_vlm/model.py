@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from rlhf_core import ConfigError, headline
 from rlhf_core.media import ImageTokens
@@ -40,7 +41,9 @@ class ImageTextModel:
                 code="model/unreadable-config",
             ) from error
         kind = str(config.model_type)
-        if getattr(config, "vision_config", None) is None:
+        # Some families have no vision_config, such as Chameleon.
+        is_other = kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and kind not in FAMILIES
+        if getattr(config, "vision_config", None) is None and not is_other:
             raise ConfigError(
                 f"--model.vision vlm: the model {model_path} ({kind}) reads text alone; choose a model that reads "
                 "images, or leave the option out",

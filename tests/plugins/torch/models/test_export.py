@@ -1,14 +1,18 @@
 """A trained role as a plain Transformers folder, and its weights by name."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaTokenizer
 
 from rlhf_core import ConfigError
-from rlhf_core.contracts import ValueObjective
+from rlhf_core.contracts import RankingObjective, ValueObjective
 from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import FAMILIES
+from rlhf_torch.models.export import GENERATION
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -37,6 +41,24 @@ def test_an_export_is_a_plain_model(start, steps, make_spec, models, tmp_path, f
     after = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert after.encode("ab c?") == before.encode("ab c?")
     assert after.chat_template == before.chat_template
+
+
+def test_a_generation_config_that_transformers_reads_but_does_not_write_is_exported_as_it_is(
+    start, make_spec, models, tmp_path
+):
+    """Published models have a temperature without ``do_sample``, or a padding token of -1."""
+    own = tmp_path / "own"
+    shutil.copytree(models["qwen3"], own)
+    values = {"temperature": 0.6, "top_p": 0.9, "pad_token_id": -1, "eos_token_id": [2, 3]}
+    (own / GENERATION).write_text(json.dumps(values))
+    backend = start(make_spec(own))
+
+    backend.export(tmp_path / "out")
+
+    exported = json.loads((tmp_path / "out" / GENERATION).read_text())
+    assert {name: exported[name] for name in values} == values
+    assert "do_sample" not in exported
+    assert backend.module().model.generation_config.temperature == 0.6
 
 
 def test_the_average_is_exported_and_the_weights_come_back(
@@ -72,6 +94,30 @@ def test_an_exported_critic_goes_on_with_its_head(
     loaded = start(make_spec(tmp_path, **options))
 
     np.testing.assert_array_equal(loaded.values(trajectories), trained.values(trajectories))
+
+
+@pytest.mark.parametrize("head", [None, "score"])
+def test_an_exported_tokenizer_gives_the_same_tokens_behind_special_ones(
+    start, make_spec, models, tmp_path, head
+):
+    """Llama's tokenizer with ``legacy`` puts a blank there, and Transformers does not write ``legacy``."""
+    own = tmp_path / "own"
+    shutil.copytree(models["llama"], own, ignore=shutil.ignore_patterns("*token*"))
+    words = ["<unk>", "<s>", "</s>", "\u2581", "\u2581a", "a", "b"]
+    tokenizer = LlamaTokenizer(
+        vocab={word: number for number, word in enumerate(words)}, merges=[("\u2581", "a")]
+    )
+    tokenizer.save_pretrained(own)
+    edited = json.loads((own / "tokenizer_config.json").read_text())
+    (own / "tokenizer_config.json").write_text(json.dumps({**edited, "legacy": True}))
+    scores = {"role": "reward_model", "head": head, "objective": RankingObjective()}
+    options = {} if head is None else scores
+
+    start(make_spec(own, **options)).export(tmp_path / "out")
+
+    before, after = (AutoTokenizer.from_pretrained(each) for each in (own, tmp_path / "out"))
+    assert before.tokenize("<s>ab") == ["<s>", "\u2581a", "b"]
+    assert after.tokenize("<s>ab") == ["<s>", "\u2581a", "b"]
 
 
 def test_a_model_without_tokenizer_is_exported_without_one(

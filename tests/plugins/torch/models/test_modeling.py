@@ -153,6 +153,14 @@ def test_pickled_weights_are_not_read(tmp_path, content):
         load_causal_lm(str(folder), dtype="float32")
 
 
+def test_a_pickle_beside_the_weights_is_not_taken_for_them(tmp_path):
+    folder = _edited(write_tiny_model(tmp_path / "m"), model_type="unheard_of")
+    (folder / "training_args.bin").write_bytes(b"")
+
+    with pytest.raises(ConfigError, match="unheard_of", check=has_code("model/unknown-family")):
+        load_causal_lm(str(folder), dtype="float32")
+
+
 @pytest.mark.parametrize("content", [100_000 * '{"a":', "[1]"], ids=["deep", "a list"])
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
 def test_files_that_no_model_has_are_explained(tmp_path, name, content):
@@ -167,6 +175,20 @@ def test_weights_that_would_be_random_are_refused(tmp_path):
     folder = _edited(write_tiny_model(tmp_path / "m", "llama"), num_hidden_layers=3)
 
     with pytest.raises(ConfigError, match=r"layers\.2", check=has_code("model/weights-missing")):
+        load_causal_lm(str(folder), dtype="float32")
+
+
+def test_weights_that_are_no_numbers_are_refused_by_their_name(tmp_path):
+    folder = write_tiny_model(tmp_path / "m")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][0, 0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(
+        ConfigError,
+        match=r"parameter model\.layers\.1\.mlp\.up_proj\.weight",
+        check=has_code("model/not-finite"),
+    ):
         load_causal_lm(str(folder), dtype="float32")
 
 
@@ -315,6 +337,22 @@ def test_weights_without_a_place_in_the_model_are_told_of(tmp_path, caplog):
     assert "model.guess.weight" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore")  # Transformers advises to mend config.json
+def test_a_head_that_config_json_ties_by_mistake_keeps_its_weights(tmp_path):
+    folder = _edited(write_tiny_model(tmp_path / "m", tied=False), tie_word_embeddings=True)
+    weights = load_file(folder / "model.safetensors")
+
+    model = load_causal_lm(str(folder), dtype="float32", rows=105).model
+
+    assert not model.config.tie_word_embeddings
+    torch.testing.assert_close(
+        model.lm_head.weight[:100], weights["lm_head.weight"], atol=0, rtol=0
+    )
+    torch.testing.assert_close(
+        model.model.embed_tokens.weight[:100], weights["model.embed_tokens.weight"], atol=0, rtol=0
+    )
+
+
 def test_code_that_comes_with_a_model_is_not_run(tmp_path):
     LlamaConfig(vocab_size=100).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -329,6 +367,18 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path):
         ConfigError, match="trust_remote_code", check=has_code("model/unknown-family")
     ):
         load_causal_lm(str(tmp_path), dtype="float32")
+
+
+def test_code_of_another_version_of_transformers_is_named_as_a_reason(tmp_path):
+    LlamaConfig(vocab_size=100, auto_map={"AutoModelForCausalLM": "own.Lm"}).save_pretrained(
+        tmp_path
+    )
+    (tmp_path / "own.py").write_text("from transformers import gone_since")
+
+    with pytest.raises(
+        ConfigError, match="another version of Transf", check=has_code("model/unknown-family")
+    ):
+        load_causal_lm(str(tmp_path), dtype="float32", trust_remote_code=True)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ from .stacks import UNMATCHED
 TOLERANCE = 1e-4
 """Largest allowed difference of outputs in float32, relative to the largest one; a wrong merge differs by far more."""
 _PROBE = 12
+TIE = "tie_word_embeddings"
+"""Entry of configurations, which those of some families lack."""
 
 
 def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> PreTrainedModel:
@@ -68,7 +70,7 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
             f"adapter {folder.path} ({folder.config['peft_type']}) cannot be merged into {base}: {error}",
             code="adapter/not-mergeable",
         ) from error
-    _settle_ties(merged)
+    settle_ties(merged)
     actual = _outputs(merged, merged)
     merged.set_attn_implementation(own)
     scale = expected.abs().max().clamp_min(1e-6)
@@ -131,14 +133,15 @@ def _separate_shared(wrapped: nn.Module) -> None:
             layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
 
 
-def _settle_ties(model: PreTrainedModel) -> None:
+def settle_ties(model: PreTrainedModel) -> None:
     """Share the matrix of embedding and head again if the two are equal; else note in the config that they differ."""
     head = model.get_output_embeddings()
-    config = model.config.get_text_config()
-    if head is None or not (config.tie_word_embeddings or model.config.tie_word_embeddings):
+    configs = [model.config.get_text_config(), model.config]
+    if head is None or not any(getattr(each, TIE, False) for each in configs):
         return
     embeddings = model.get_input_embeddings()
     if torch.equal(embeddings.weight, head.weight):
         head.weight = embeddings.weight
     else:
-        config.tie_word_embeddings = model.config.tie_word_embeddings = False
+        for each in configs:
+            setattr(each, TIE, False)

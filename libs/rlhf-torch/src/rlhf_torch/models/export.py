@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from rlhf_core.outside.json_reader import read_object
 from rlhf_data import end_of_turn, eos_token_ids
@@ -75,13 +75,32 @@ def save_weights(
         weights: those of a model without an adapter; None: its own.
     """
     plain = model.lm.model
+    if model.adapter is None:
+        save_plain(plain, folder, weights)
+        return
     with no_progress_bars():
-        if model.adapter is None:
-            plain.save_pretrained(folder, state_dict=weights)
-            return
         model.adapter.save(plain, str(folder))
-    if (generation := getattr(plain, "generation_config", None)) is not None:
-        generation.save_pretrained(folder)
+    _write_generation(plain, folder)
+
+
+def save_plain(
+    model: PreTrainedModel, folder: Path, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write a model as Transformers does, with the ``generation_config.json`` that it was loaded with: of those that
+    Transformers reads it refuses to write some, such as one with a temperature and without ``do_sample``."""
+    own = getattr(model, "generation_config", None)  # a classifier has none
+    model.generation_config = GenerationConfig()
+    try:
+        with no_progress_bars():
+            model.save_pretrained(folder, state_dict=weights)
+    finally:
+        model.generation_config = own
+    _write_generation(model, folder)
+
+
+def _write_generation(model: PreTrainedModel, folder: Path) -> None:
+    if (own := getattr(model, "generation_config", None)) is not None:
+        own.to_json_file(folder / GENERATION, keys_to_pop=["compile_config"])
 
 
 def export_scorer(
@@ -136,7 +155,7 @@ def _write_tokenizer(
         source, model.config.name_or_path, trust_remote_code=trust_remote_code
     )
     for folder in folders:
-        tokenizer.save_pretrained(folder)
+        _save_tokenizer(tokenizer, folder)
     pad: int = tokenizer.pad_token_id
     return pad
 
@@ -164,9 +183,17 @@ def copy_tokenizer(
     is_free = "eos_token" not in str(tokenizer.chat_template)
     if learned is not None and is_free and learned == end_of_turn(tokenizer):
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(learned)
-    tokenizer.save_pretrained(folder)
+    _save_tokenizer(tokenizer, folder)
     if has_model:
         _write_ends(folder, ends)
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write a tokenizer as Transformers does, with the option ``legacy`` of Llama's, which it reads and leaves out: the
+    folder would be read as a tokenizer that gives other tokens behind special ones."""
+    if (legacy := getattr(tokenizer, "legacy", None)) is not None:
+        tokenizer.init_kwargs["legacy"] = legacy
+    tokenizer.save_pretrained(folder)
 
 
 def _write_ends(folder: Path, ends: Sequence[int]) -> None:

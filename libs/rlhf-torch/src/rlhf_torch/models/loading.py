@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, __version__
 
 from rlhf_core import ConfigError, PluginError, headline
 from rlhf_core.long_work import log_if_long
 from rlhf_core.outside.json_reader import parse_object
 from rlhf_data import reach_hub
 
+from ..adapters.merging import settle_ties
 from ..packed import attention
 from ..vision.pictures import PictureReader
 from .modeling import DTYPES, CausalLM
@@ -24,6 +25,7 @@ from .quantized_files import settle_unpacked, unpacking
 from .quiet import errors_only, quiet_loading
 from .verification import own_attention, verify
 from .vision_lm import VisionLM
+from .weight_files import pickled_weights
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +161,8 @@ def load_model(
         )
     if unpacked:
         settle_unpacked(path, model, as_dtype(dtype))
+    # Of a config.json that ties them by mistake Transformers keeps both, until it ties weights again for new rows.
+    settle_ties(model)
     if rows is not None:
         add_rows(model, rows)
     return Loaded(model, bool(head))
@@ -294,9 +298,9 @@ def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigErro
             "with config.json and weights, or the name of a model that is in the cache or can be downloaded.",
             code="model/not-found",
         )
-    if pickled := sorted(file.name for file in folder.glob("*.bin")):
+    if pickled := pickled_weights(path):
         return ConfigError(
-            f"model {path}: expected weights in safetensors; {pickled[0]} is a pickle, which is not read, "
+            f"model {path}: expected weights in safetensors; {pickled} is a pickle, which is not read, "
             "because it can run code. If you trust it: python -c 'from transformers import AutoModelForCausalLM as M; "
             f'M.from_pretrained("{path}").save_pretrained("{path}-safetensors")\' and copy the tokenizer there',
             code="model/pickled-weights",
@@ -315,6 +319,8 @@ def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigErro
     hint = ""
     if not trust_remote_code and _lacks_code(folder, str(error)):
         hint = " If you trust the code that it comes with: --model.trust_remote_code true runs it."
+    elif trust_remote_code:
+        hint = f". If its own code raised this: it may be of another version of Transformers than {__version__}."
     return ConfigError(
         f"model {path}: not a causal language model that can be loaded: {first_line}{hint}",
         code="model/unknown-family",

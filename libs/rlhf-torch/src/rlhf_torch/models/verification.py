@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlhf_core import PluginError
+from rlhf_core import ConfigError, PluginError
 
 from ..packed import attention
 from ..packed.packing import PackedLayout
@@ -86,6 +86,7 @@ def verify(lm: CausalLM) -> None:
     After these two the row has the ends of sequences that are longer than any length that the config names.
 
     Raises:
+        ConfigError: the model's own logits are not finite.
         PluginError: the logits differ, or a layer is of a kind that is not computed here.
     """
     config = lm.model.config.get_text_config()
@@ -111,6 +112,7 @@ def verify(lm: CausalLM) -> None:
     _check_windows(witness, config, family)
     compare_tables(own_tables, packed_tables, len(rows[0]), family)
     expected = torch.cat([first, _own_logits(lm, rows[1])])
+    _refuse_not_finite(lm, expected, family)
     difference = _difference(actual, expected)
     allowed = TOLERANCE[lm.compute_dtype]
     if difference > allowed:
@@ -138,6 +140,21 @@ def _most_positions(lm: CausalLM) -> int | None:
     except IndexError:
         return int(named)
     return None
+
+
+def _refuse_not_finite(lm: CausalLM, expected: Tensor, family: str) -> None:
+    """Refuse a model whose own numbers are damaged, which no packing explains."""
+    if bool(expected.isfinite().all()):
+        return
+    named = (name for name, each in lm.model.named_parameters() if not each.isfinite().all())
+    found = next(named, None)
+    where = f"its parameter {found} has such numbers" if found else "its parameters are finite"
+    raise ConfigError(
+        f"{family}: by the model's own code too, some logits of a few tokens are not finite; {where}. Expected weights "
+        "that give numbers, as those of a run that diverged, or of files that were damaged, do not. Get the files once "
+        "more, or choose an earlier model.",
+        code="model/not-finite",
+    )
 
 
 def _difference(actual: Tensor, expected: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rlhf_core.outside.json_reader import parse_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+PICKLED = re.compile(r"pytorch_model.*\.bin")
 
 
 def weight_files(path: str) -> list[Path]:
@@ -45,6 +47,15 @@ def weight_files(path: str) -> list[Path]:
             code="model/file-missing",
         )
     return [file for file in files.values() if file is not None]
+
+
+def pickled_weights(path: str) -> str | None:
+    """Return a file of pickled weights of a folder without safetensors; None where there is none. Not every pickle is
+    one: Transformers' trainer leaves ``training_args.bin`` beside the weights."""
+    names = [file.name for file in sorted(Path(path).glob("*"))]
+    if any(name.endswith(".safetensors") for name in names):
+        return None
+    return next((name for name in names if PICKLED.fullmatch(name)), None)
 
 
 def stored_weights(path: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:

@@ -10,9 +10,8 @@ from transformers import PreTrainedModel
 
 from rlhf_core import ConfigError
 from rlhf_core.storage import made_whole
-from rlhf_torch.models.export import copy_tokenizer
+from rlhf_torch.models.export import copy_tokenizer, save_plain
 from rlhf_torch.models.loading import reads_images
-from rlhf_torch.models.quiet import no_progress_bars
 from rlhf_torch.vision.processor_files import copy_processor, has_processor
 
 HEADS = ("value_head.safetensors",)
@@ -46,8 +45,7 @@ def write_merged(
     """
     with made_whole(out) as part:
         part.mkdir(parents=True)
-        with no_progress_bars():
-            model.save_pretrained(part)
+        save_plain(model, part)
         source = str(adapter) if (adapter / _TOKENIZER).is_file() else base
         copy_tokenizer(source, part, trust_remote_code=trust_remote_code)
         if reads_images(model.config):
