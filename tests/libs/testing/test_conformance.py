@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from rlhf_core import Component, Config, ConfigError, Registered
 from rlhf_core.contracts import Advantages, TokenLoss
@@ -314,3 +314,16 @@ def test_an_estimator_that_remembers_earlier_batches_is_caught():
     outcomes = run_checks(ESTIMATORS, component(Remembering, config=Config))
 
     assert "check_same_input_same_output" in failures(outcomes)
+
+
+class Required(Config):
+    path: str = Field(description="file")
+
+
+def test_a_test_without_required_options_is_told_how_to_give_them():
+    registered = Registered(Component(name="r", factory=object, config=Required), "sample")
+    with pytest.raises(ValidationError) as caught:
+        subject(registered)
+    assert caught.value.__notes__ == [
+        "Give the options in the test: rlhf_testing.conformance.subject(REGISTERED, path=...)"
+    ]

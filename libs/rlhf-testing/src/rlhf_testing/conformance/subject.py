@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from rlhf_core.component import Component, Config, Registered
 
 HANGS_AFTER_S = 600.0
@@ -56,7 +58,13 @@ def subject(source: Source, /, label: str | None = None, **options: Any) -> Subj
         source = Registered(source, "checked")
     if not isinstance(source, Registered):
         return Subject(label=label or str(getattr(source, "__name__", "component")), make=source)
-    registered, config = source, source.validate(options)
+    registered = source
+    try:
+        config = source.validate(options)
+    except ValidationError as error:
+        if required_options(source) - options.keys():
+            error.add_note(f"Give the options in the test: {with_required_options(source)}")
+        raise
     return Subject(
         label=label or registered.name,
         make=lambda: registered.build(config),
@@ -66,6 +74,18 @@ def subject(source: Source, /, label: str | None = None, **options: Any) -> Subj
         config=config,
         origin=registered,
     )
+
+
+def required_options(registered: Registered[Any]) -> set[str]:
+    """Return the options without which the component cannot be made."""
+    fields = registered.component.config.model_fields
+    return {name for name, info in fields.items() if info.is_required()}
+
+
+def with_required_options(registered: Registered[Any]) -> str:
+    """Return the code of a test that gives the component its required options."""
+    given = ", ".join(f"{name}=..." for name in sorted(required_options(registered)))
+    return f"rlhf_testing.conformance.subject(REGISTERED, {given})"
 
 
 def _always(subject: Subject) -> bool:

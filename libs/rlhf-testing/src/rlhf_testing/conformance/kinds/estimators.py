@@ -210,11 +210,12 @@ def check_group_labels_do_not_matter(subject: Subject) -> None:
     assert_equal(_estimate(subject, renamed).advantages, expected, "advantages of renamed groups")
 
 
+@traits(usual=True)
 def check_other_prompts_only_shift_and_scale(subject: Subject) -> None:
     """Other rows of the batch change a prompt's advantages by at most one shift and one scale: whitening.
 
-    Any other change is an interaction between prompts that no formula has, such as a baseline that mixes prompts or a
-    separate whitening of each.
+    Most formulas have no other interaction between prompts; a baseline that mixes them or a separate whitening of each
+    is one. A formula that scales each prompt by its place among the others (BNPO, arXiv:2506.02864) has one on purpose.
     """
     rows = [row for row in mixed_rows() if row.group < 2]
     more = mixed_rows()
