@@ -18,7 +18,7 @@ from ..comparing import (
     copies,
 )
 from ..reward_batches import Row, binary_rows, mixed_rows, permuted, reward_batch, tensors_of
-from ..subject import Subject, checks_in, traits
+from ..subject import Subject, checks_in, of_type, traits
 
 EXTREMES = ((1e6, -1e6, 0.0), (0.0, 0.0, 0.0), (1e-30, 0.0, 1.0), (7.0, 7.0, 7.0))
 """Rewards of three samples of a prompt."""
@@ -42,8 +42,7 @@ def _kl(subject: Subject) -> float | None:
 
 
 def _estimate(subject: Subject, batch: RewardBatch) -> Advantages:
-    result: Advantages = subject.make()(batch)
-    return result
+    return of_type(subject.make()(batch), Advantages)
 
 
 def _whitens_beside_a_critic(subject: Subject) -> bool:
