@@ -115,7 +115,8 @@ def _check_answers(config: Config, name: str) -> None:
     assert isinstance(columns, Mapping), (
         f"{name}: columns_needed() is {columns!r}; expected a mapping of columns to the options that name them"
     )
-    unknown = sorted({option for option in columns.values() if option not in (None, *fields)})
+    named = {option for option in columns.values() if option is not None}
+    unknown = sorted(named - fields.keys())
     assert not unknown, (
         f"{name}: columns_needed() names the options {', '.join(unknown)}; expected some of its own, "
         f"{', '.join(fields)}, without a section, or None"
