@@ -78,7 +78,10 @@ def test_what_cannot_be_checked_without_options_is_said(rlhf):
     code, out, _ = rlhf("check", "function")
 
     assert code == 0
-    assert "not checked: rewards:function: the component has required options" in out
+    assert (
+        "not checked: rewards:function: the component has required options; its tests give them: "
+        "rlhf_testing.conformance.subject(REGISTERED, path=...)" in " ".join(out.split())
+    )
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,12 @@ def command(plugins: Plugins) -> Callable[..., None]:
     ) -> None:
         """Check components against the contract of their kind. Exit code 1 if a check fails."""
         require_kit("rlhf check")
-        from rlhf_testing.conformance import CheckOutcome, checks_of, has_required_options
+        from rlhf_testing.conformance import (
+            CheckOutcome,
+            checks_of,
+            has_required_options,
+            with_required_options,
+        )
 
         outcomes: list[CheckOutcome] = []
         unchecked: list[str] = []
@@ -56,7 +61,7 @@ def command(plugins: Plugins) -> Callable[..., None]:
             if not checks_of(hook):
                 reason = f"there are no checks for a {_kind(hook)}"
             elif has_required_options(entry):
-                reason = "the component has required options; check it in its tests"
+                reason = f"the component has required options; its tests give them: {with_required_options(entry)}"
             else:
                 found_out = _outcomes(hook, entry)
                 reason = "" if found_out else f"no check of a {_kind(hook)} applies to it"
@@ -137,7 +142,10 @@ def _registration(hook: str, entry: Registered[Any]) -> Any:
     from rlhf_testing.checks import check_component
 
     return _attempt(
-        entry.qualified, _kind(hook), "check_component", lambda: check_component(entry.component)
+        entry.qualified,
+        _kind(hook),
+        "check_component",
+        lambda: check_component(entry.component, hook),
     )
 
 

@@ -188,7 +188,7 @@ def check_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> Op
 
         check_named_columns(named, layers)
     chosen = [one for selections in resolved.selections.values() for one in selections]
-    if any(one.options.columns_needed() for one in chosen):
+    if any(one.columns for one in chosen):
         from rlhf_data.checked.needed_columns import check_needed_columns
 
         return check_needed_columns(resolved, layers)

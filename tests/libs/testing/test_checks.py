@@ -1,4 +1,5 @@
 import sys
+from typing import ClassVar
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,6 +27,33 @@ class Forgetful(Config):
 
     def __eq__(self, other):
         return isinstance(other, BaseModel) and self.model_fields_set == other.model_fields_set
+
+
+class Named(Config):
+    """Options of the component, with answers of the wrong types."""
+
+    key: str = Field("answer", description="column")
+    timeout_s: float = Field(1.0, description="seconds")
+    columns: ClassVar = {"answer": "key"}
+    words: ClassVar = frozenset()
+
+    def columns_needed(self):
+        return self.columns
+
+    def needed_by_options(self):
+        return self.words
+
+
+class List(Named):
+    columns: ClassVar = ["answer"]
+
+
+class WithSection(Named):
+    columns: ClassVar = {"answer": "reward.x.key"}
+
+
+class Words(Named):
+    words: ClassVar = ["values"]
 
 
 def component(**changes):
@@ -64,11 +92,22 @@ def test_a_good_component_passes():
         ({"config": Open}, "accepts unknown options"),
         ({"config": Forgetful}, "change on the way through JSON"),
         ({"factory": "collections:abc"}, "is not callable"),
+        ({"config": List}, r"columns_needed\(\) is \['answer'\]; expected a mapping"),
+        ({"config": WithSection}, "names the options reward.x.key; expected some of its own, key,"),
+        ({"config": Words}, r"needed_by_options\(\) is \['values'\]; expected a frozenset"),
     ],
 )
 def test_a_broken_promise_is_named(changes, part):
     with pytest.raises(AssertionError, match=part):
         check_component(component(**changes))
+
+
+def test_an_option_may_not_have_a_name_that_every_component_of_the_kind_has():
+    check_component(component(config=Named), "rlhf_policy_losses")
+    with pytest.raises(
+        AssertionError, match="timeout_s: expected other names, since every reward has"
+    ):
+        check_component(component(config=Named), "rlhf_rewards")
 
 
 def test_a_factory_that_is_not_there_is_the_plugins_fault():

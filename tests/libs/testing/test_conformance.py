@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from rlhf_core import Component, Config, ConfigError, Registered
 from rlhf_core.contracts import Advantages, TokenLoss
@@ -125,8 +125,33 @@ def test_a_component_a_registered_one_and_a_factory_can_be_checked():
         assert failures(outcomes) == set()
 
 
+@pytest.mark.parametrize(
+    ("hook", "answer", "reason"),
+    [
+        (ESTIMATORS, lambda batch: batch.rewards, "it returned a Tensor; expected Advantages"),
+        (LOSSES, lambda inputs: inputs.policy_logprobs, "it returned a Tensor; expected TokenLoss"),
+        (
+            "rlhf_preference_losses",
+            lambda inputs: inputs.chosen.policy,
+            "it returned a Tensor; expected PreferenceResult",
+        ),
+        (
+            "rlhf_is_corrections",
+            lambda old, rollout, mask: old - rollout,
+            "it returned a Tensor; expected Correction",
+        ),
+    ],
+)
+def test_an_answer_of_another_type_is_named(hook, answer, reason):
+    outcomes = {outcome.check: outcome for outcome in run_checks(hook, lambda: answer)}
+    assert outcomes["check_shapes_and_metrics"].reason == reason
+
+
 def test_what_is_not_declared_is_not_given():
     outcomes = run_checks(LOSSES, component(DishonestLoss))
+    assert outcomes[0].reason.endswith(
+        "; a column that the needs of the component do not name is None"
+    )
 
     assert all(outcome.failed for outcome in outcomes)
     assert {outcome.error for outcome in outcomes} == {"TypeError"}
@@ -314,3 +339,16 @@ def test_an_estimator_that_remembers_earlier_batches_is_caught():
     outcomes = run_checks(ESTIMATORS, component(Remembering, config=Config))
 
     assert "check_same_input_same_output" in failures(outcomes)
+
+
+class Required(Config):
+    path: str = Field(description="file")
+
+
+def test_a_test_without_required_options_is_told_how_to_give_them():
+    registered = Registered(Component(name="r", factory=object, config=Required), "sample")
+    with pytest.raises(ValidationError) as caught:
+        subject(registered)
+    assert caught.value.__notes__ == [
+        "Give the options in the test: rlhf_testing.conformance.subject(REGISTERED, path=...)"
+    ]

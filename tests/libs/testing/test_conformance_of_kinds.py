@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlhf_core import Component, Config
-from rlhf_core.contracts import Metric, ParameterGroup, RewardResult
+from rlhf_core.contracts import EndRun, Metric, Observer, ParameterGroup, RewardResult
 from rlhf_core.contracts.preset import Preset
 from rlhf_testing.conformance import run_checks
 
@@ -117,6 +117,14 @@ class NumbersAsKeys(Shaper):
         self.means = dict(state)
 
 
+class NumbersAsUnreadKeys(NumbersAsKeys):
+    """Changes no reward by what it remembers: a run ends at its first checkpoint all the same."""
+
+    def shape(self, batch, info):
+        self.means = dict.fromkeys(batch.uid[:, 1].tolist(), 0.0)
+        return batch, {}
+
+
 def test_a_right_shaper_passes():
     assert caught_by(SHAPERS, Shaper) == set()
 
@@ -127,6 +135,7 @@ def test_a_right_shaper_passes():
         (Forgetful, "check_state_continues"),
         (TokensInState, "check_state_continues"),
         (NumbersAsKeys, "check_state_continues"),
+        (NumbersAsUnreadKeys, "check_state_continues"),
         (InPlace, "check_inputs_stay_as_they_are"),
         (CountsEnvironment, "check_environment_text_does_not_count"),
         (DropsRows, "check_only_rewards_change"),
@@ -173,6 +182,20 @@ class Writes(Filter):
 class PrefersPrompts(Filter):
     def keep(self, group, info):
         return "late" if group.uid[0, 1] > 10 else None
+
+
+class CountsAllRuns(Observer):
+    """Ends a run by a number that all runs of the process count up."""
+
+    steps = 0
+
+    def step_end(self, step, metrics):
+        CountsAllRuns.steps += 1
+        return EndRun(reason="enough") if CountsAllRuns.steps > 3 else None
+
+
+def test_an_observer_that_counts_the_steps_of_all_runs_is_caught():
+    assert "check_runs_share_nothing" in caught_by("rlhf_observers", CountsAllRuns)
 
 
 def test_a_right_filter_passes():

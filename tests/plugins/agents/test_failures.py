@@ -163,7 +163,11 @@ async def _too_much():
             "environment/too-slow",
         ),
         (_nonsense, "returned a dict; expected StepResult", "environment/wrong-answer"),
-        (_bad_observation, "returned a str; expected Observation", "environment/wrong-answer"),
+        (
+            _bad_observation,
+            "returned observation = a str; expected Observation",
+            "environment/wrong-answer",
+        ),
         (
             _bad_messages,
             "step of FailingEnvironment: the observation Observation.* cannot be made",

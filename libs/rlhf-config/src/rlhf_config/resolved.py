@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from rlhf_core.capabilities import ENGINE_READS_FRAMES, EXECUTOR_READS_FRAMES, FIX
 from rlhf_core.component import ComponentRef, Config, Registered
 from rlhf_core.contracts.backend import Aggregation
+from rlhf_core.errors import wrong_answer
 
 from .common import CommandOptions, RunOptions
 from .isolation import IsolationOptions
@@ -122,6 +123,16 @@ class Selection:
     def needs(self) -> frozenset[str]:
         """Capabilities that the component or its options need."""
         return self.registered.component.needs | self.options.needed_by_options()
+
+    @property
+    def columns(self) -> Mapping[str, str | None]:
+        """Columns of rows that the component needs, each with its own option that names it, as
+        ``Config.columns_needed`` has them."""
+        columns = self.options.columns_needed()
+        if not isinstance(columns, Mapping):
+            wanted = "columns and the option that names each, without its section, or None: {'answer': None}"
+            raise wrong_answer(f"{self.label}: columns_needed()", columns, wanted)
+        return columns
 
     @property
     def label(self) -> str:

@@ -72,7 +72,7 @@ class GuardedEnvironment:
         self._turn = action.turn
         answer = await self._guard("step", self._environment.step, action)
         result = self._checked("step", answer, StepResult)
-        self._checked("step", result.observation, Observation)
+        self._checked("step", result.observation, Observation, "observation = ")
         rewards = self._numbers("step", "rewards", result.rewards)
         reward = self._finite("step", "reward", result.reward)
         self._bounded("step", reward + sum(rewards.values()))
@@ -117,10 +117,11 @@ class GuardedEnvironment:
                 code="environment/too-slow",
             ) from error
 
-    def _checked(self, call: str, value: object, kind: type[ResultT]) -> ResultT:
+    def _checked(self, call: str, value: object, kind: type[ResultT], field: str = "") -> ResultT:
         if not isinstance(value, kind):
+            found = f"{field}a {type(value).__name__}"
             raise EnvironmentFailure(
-                f"{self._where(call)} returned a {type(value).__name__}; expected {kind.__name__}",
+                f"{self._where(call)} returned {found}; expected {kind.__name__}",
                 code="environment/wrong-answer",
             )
         return value

@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf_core.component import Component, Registered
+from rlhf_config.train import SLOTS, TRAIN
+from rlhf_core.component import Component, Config, Registered
+from rlhf_core.hookspecs import COMPONENT_HOOKS
 from rlhf_core.plugins import GROUP, Candidate, Plugins, empty, register
 
 HEAVY = ("torch", "transformers", "datasets", "vllm", "ray", "deepspeed", "matplotlib", "pandas")
@@ -29,9 +32,9 @@ def check_plugin(module: str) -> Plugins:
     """
     assert_imports_stay_light(module)
     plugins = load_alone(module)
-    for registry in plugins.registries.values():
+    for hook, registry in plugins.registries.items():
         for entry in registry:
-            check_component(entry.component)
+            check_component(entry.component, hook)
     return plugins
 
 
@@ -63,19 +66,31 @@ def assert_imports_stay_light(module: str) -> None:
     )
 
 
-def check_component(component: Component[Any]) -> None:
+def check_component(component: Component[Any], hook: str | None = None) -> None:
     """Assert the properties of a component that the core relies on; imports its factory.
 
-    The properties are a summary, descriptions of all options, options that survive JSON, refused unknown options, and a
-    callable factory.
+    The properties are a summary, descriptions of all options, options that survive JSON, refused unknown options, a
+    callable factory, and answers of the options as ``Config`` has them.
+
+    Args:
+        hook: hook that returns the component, such as ``rlhf_rewards``; its kind may have options of its own, whose
+            names are taken. None: these are not looked at.
     """
     model, name = component.config, component.name
     assert component.summary, f"{name}: expected a summary, one line for rlhf plugins and help"
     required = sorted(key for key, info in model.model_fields.items() if info.is_required())
     undescribed = sorted(key for key, info in model.model_fields.items() if not info.description)
     assert not undescribed, f"{name}: options without a description: {', '.join(undescribed)}"
+    shared = [
+        TRAIN.shared.get(slot.path, Config).model_fields for slot in SLOTS if slot.hook == hook
+    ]
+    taken = sorted({key for fields in shared for key in fields} & model.model_fields.keys())
+    assert not taken, (
+        f"{name}: {', '.join(taken)}: expected other names, since every {COMPONENT_HOOKS[hook or '']} has these options"
+    )
     if not required:
         config = model()
+        _check_answers(config, name)
         again = model.model_validate_json(config.model_dump_json())
         assert again == config, f"{name}: its options change on the way through JSON"
     try:
@@ -87,6 +102,25 @@ def check_component(component: Component[Any]) -> None:
         raise AssertionError(f"{name}: its config accepts unknown options")
     factory = Registered(component, "checked").load()
     assert callable(factory), f"{name}: its factory {component.factory!r} is not callable"
+
+
+def _check_answers(config: Config, name: str) -> None:
+    """Assert that what options say of the rows and of other components has the types that a run relies on."""
+    for method in ("needed_by_options", "excluded_by_options"):
+        words = getattr(config, method)()
+        assert isinstance(words, frozenset), (
+            f"{name}: {method}() is {words!r}; expected a frozenset"
+        )
+    columns, fields = config.columns_needed(), type(config).model_fields
+    assert isinstance(columns, Mapping), (
+        f"{name}: columns_needed() is {columns!r}; expected a mapping of columns to the options that name them"
+    )
+    named = {option for option in columns.values() if option is not None}
+    unknown = sorted(named - fields.keys())
+    assert not unknown, (
+        f"{name}: columns_needed() names the options {', '.join(unknown)}; expected some of its own, "
+        f"{', '.join(fields)}, without a section, or None"
+    )
 
 
 def _environment() -> dict[str, str]:

@@ -7,7 +7,7 @@ from pydantic import Field
 from tests.core import sample_plugin
 
 from rlhf_config import Layer, parse_flags, resolve
-from rlhf_core import Component, Config, ConfigError
+from rlhf_core import Component, Config, ConfigError, PluginError
 from rlhf_core.component import Registered
 from rlhf_data.checked.lacking_prompts import check_run
 from rlhf_data.checked.needed_columns import check_needed_columns
@@ -34,13 +34,19 @@ class FunctionConfig(Config):
         return {"ground_truth": None}
 
 
+class ListConfig(Config):
+    def columns_needed(self):
+        return ["answer"]
+
+
 @pytest.fixture
 def check(plugins, tmp_path, monkeypatch):
     """``check(files, *words)``: check a run whose reward needs a column, on files that have the rows."""
     monkeypatch.chdir(tmp_path)
     labeled = Component(name="labeled", factory=object, config=LabelConfig)
     function = Component(name="of_function", factory=object, config=FunctionConfig)
-    for reward in (labeled, function):
+    listed = Component(name="listed", factory=object, config=ListConfig)
+    for reward in (labeled, function, listed):
         plugins.registries["rlhf_rewards"].add(Registered(reward, "sample"))
 
     def run(files, *words):
@@ -90,6 +96,13 @@ def test_a_column_that_no_row_has_is_refused_with_the_option_and_the_columns(che
         "Did you mean 'answer'?\n"
         "  Columns: prompt, answer. Name one of them, or add this one to the rows."
     )
+
+
+def test_columns_of_the_wrong_type_are_the_plugins_fault(check):
+    with pytest.raises(
+        PluginError, match=r"columns_needed\(\) returned", check=has_code("plugin/wrong-answer")
+    ):
+        check({"rows.jsonl": ROWS}, "--reward", "listed")
 
 
 @pytest.mark.parametrize(

@@ -462,6 +462,26 @@ class RenamesItsTraining(Sums):
         return Observation(text=self.question)
 
 
+class HidesLaterAnswers(Sums):
+    """Two answers, of which the first is the same for all tasks; what a wrong answer earns is, too."""
+
+    def row(self, split, number, first):
+        return {"key": f"{split}-{number}", "secret": str(first + number)}
+
+    async def reset(self, task, seed):
+        self.answers = ["begin", task.row["secret"]]
+        return Observation(text="Say begin.")
+
+    async def step(self, action):
+        found = action.text.strip() == self.answers[0]
+        self.answers = self.answers[found:]
+        done = not self.answers or action.turn == 3
+        return StepResult(observation=Observation(text="Go on."), reward=found / 2, done=done)
+
+    async def oracle(self):
+        return self.answers[0]
+
+
 class HidesASecret(Sums):
     """The first observation is the same for all tasks; what is to be found out differs."""
 

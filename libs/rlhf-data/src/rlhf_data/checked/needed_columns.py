@@ -61,7 +61,7 @@ def check_needed_columns(
         (selection, column, option)
         for selections in resolved.selections.values()
         for selection in selections
-        for column, option in sorted(selection.options.columns_needed().items())
+        for column, option in sorted(selection.columns.items())
     ]
     if not needed or not isinstance(data, PromptData) or not data.train:
         return None
@@ -109,7 +109,7 @@ def _check_rows(
     if selection.reward is None or selection.reward.on_error != "fail":
         return
     bad, total = list[BadRow](), 0
-    needed = selection.options.columns_needed()
+    needed = selection.columns
     names = [one for name in needed for one in (name, name.partition(".")[0])]
     for one in sets:
         format = PromptFormat.of(one.columns)

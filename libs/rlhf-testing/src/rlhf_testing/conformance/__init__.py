@@ -21,4 +21,5 @@ from .subject import Check as Check
 from .subject import CheckOutcome as CheckOutcome
 from .subject import Subject as Subject
 from .subject import subject as subject
+from .subject import with_required_options as with_required_options
 from .with_pytest import parametrize_checks as parametrize_checks

@@ -11,7 +11,7 @@ from rlhf_core.component import Registered
 from rlhf_core.errors import ConfigError
 from rlhf_core.hookspecs import COMPONENT_HOOKS
 
-from .subject import Check, CheckOutcome, Source, Subject, outcome_of, subject
+from .subject import Check, CheckOutcome, Source, Subject, outcome_of, required_options, subject
 
 _MODULES: Mapping[str, str] = MappingProxyType(
     {
@@ -106,5 +106,4 @@ def refuse_unknown(hook: str, tried: Subject, expected_failures: Mapping[str, st
 
 def has_required_options(registered: Registered[Any]) -> bool:
     """Return whether the component has required options, so that only its author can check it."""
-    fields = registered.component.config.model_fields.values()
-    return any(info.is_required() for info in fields)
+    return bool(required_options(registered))

@@ -5,10 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from pydantic import ValidationError
+
+from rlhf_core.called import CALLED_KINDS
 from rlhf_core.component import Component, Config, Registered
+from rlhf_core.errors import PluginError
+from rlhf_core.hookspecs import COMPONENT_HOOKS
+from rlhf_guard.parts import plain_state
 
+AnswerT = TypeVar("AnswerT")
 HANGS_AFTER_S = 600.0
 """Seconds after which a component that does not answer has failed its check, also on a busy machine."""
 
@@ -56,7 +63,13 @@ def subject(source: Source, /, label: str | None = None, **options: Any) -> Subj
         source = Registered(source, "checked")
     if not isinstance(source, Registered):
         return Subject(label=label or str(getattr(source, "__name__", "component")), make=source)
-    registered, config = source, source.validate(options)
+    registered = source
+    try:
+        config = source.validate(options)
+    except ValidationError as error:
+        if required_options(source) - options.keys():
+            error.add_note(f"Give the options in the test: {with_required_options(source)}")
+        raise
     return Subject(
         label=label or registered.name,
         make=lambda: registered.build(config),
@@ -66,6 +79,18 @@ def subject(source: Source, /, label: str | None = None, **options: Any) -> Subj
         config=config,
         origin=registered,
     )
+
+
+def required_options(registered: Registered[Any]) -> set[str]:
+    """Return the options without which the component cannot be made."""
+    fields = registered.component.config.model_fields
+    return {name for name, info in fields.items() if info.is_required()}
+
+
+def with_required_options(registered: Registered[Any]) -> str:
+    """Return the code of a test that gives the component its required options."""
+    given = ", ".join(f"{name}=..." for name in sorted(required_options(registered)))
+    return f"rlhf_testing.conformance.subject(REGISTERED, {given})"
 
 
 def _always(subject: Subject) -> bool:
@@ -155,7 +180,7 @@ def outcome_of(
     try:
         reason = check(tried) or ""
     except Exception as error:
-        status, reason, error_type = "FAILED", _reason(error), type(error).__name__
+        status, reason, error_type = "FAILED", _reason(error, kind), type(error).__name__
         if check.usual and isinstance(error, AssertionError):
             status = "differs"
     if check.name in announced:
@@ -173,6 +198,27 @@ def outcome_of(
     )
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, kind: str) -> str:
     text = str(error).strip()
-    return text if isinstance(error, AssertionError) and text else f"{type(error).__name__}: {text}"
+    if isinstance(error, AssertionError) and text:
+        return text
+    called = {COMPONENT_HOOKS[hook] for hook in CALLED_KINDS}
+    undeclared = kind in called and "NoneType" in text
+    hint = "; a column that the needs of the component do not name is None" if undeclared else ""
+    return f"{type(error).__name__}: {text}{hint}"
+
+
+def as_saved(label: str, state: object) -> dict[str, Any]:
+    """Return a component's state as a checkpoint gives it back."""
+    try:
+        return plain_state(label, state)
+    except PluginError as error:
+        raise AssertionError(str(error)) from error
+
+
+def of_type(answer: object, expected: type[AnswerT]) -> AnswerT:
+    """Return what a component answered, of the type that its kind promises."""
+    assert isinstance(answer, expected), (
+        f"it returned a {type(answer).__name__}; expected {expected.__name__}"
+    )
+    return answer

@@ -104,7 +104,7 @@ async def _looked_through(environment: Environment, task: Task, seed: int, playe
 def _assert_sound(result: object) -> None:
     assert isinstance(result, StepResult), f"step returned {shown(result)}; expected a StepResult"
     assert isinstance(result.observation, Observation), (
-        f"observation is {shown(result.observation)}"
+        f"observation is {shown(result.observation)}; expected an Observation, Observation() at the end of an episode"
     )
     assert isinstance(result.done, bool), f"done is {shown(result.done)}; expected True or False"
     _assert_numbers("reward", {"reward": result.reward, **result.rewards})

@@ -11,8 +11,6 @@ from rlhf_core.contracts.environment import MakesTasks
 from ..subject import Subject, traits
 from .material import EVAL, TRAIN, Row, environment_of, knows_answers, makes_tasks, rows_of, task_of
 from .playing import (
-    Situation,
-    Written,
     always,
     course_of,
     named,
@@ -29,6 +27,8 @@ NUM_READ = 256
 """Number of tasks of a split whose episodes are begun, to see what the policy reads."""
 TURNS = 3
 """Answers that are given to a task to see what the policy reads."""
+RIGHT_TURNS = 16
+"""Turns of the right answers of the tasks that are compared."""
 NO_SPLIT = "no such split"
 
 
@@ -121,8 +121,8 @@ def check_splits_do_not_overlap(subject: Subject) -> None:
 
 def _questions(subject: Subject, split: str) -> list[str]:
     """Return what tells a task apart, for the first tasks of a split: all that the policy reads and earns when it gives
-    the same few answers under the same seed, and the right answer where it is known. The first observation alone would
-    not do, since a game whose secret differs begins with the same words."""
+    the same few answers under the same seed, and then the right ones where they are known. The first
+    observation alone would not do, since a game whose secret differs begins with the same words."""
     rows = rows_of(subject, split, NUM_READ)
     has_oracle = knows_answers(subject) if rows else False
 
@@ -137,18 +137,13 @@ def _questions(subject: Subject, split: str) -> list[str]:
 
 
 async def _read_of(subject: Subject, row: Row, *, has_oracle: bool) -> str:
-    answers = always("1", "2", "3")
-    known: list[Written] = []
-
-    async def write(situation: Situation) -> Written:
-        if has_oracle and not situation.turn:
-            known.append(await right(situation))
-        return await answers(situation)
-
-    task = task_of(row, 0)
-    episode = await played(environment_of(subject), task, 0, write, turns=TURNS)
-    prompt = [] if row.get("prompt") is None else [_plain({"prompt": row["prompt"]})]
-    return "\n".join([*prompt, *course_of(episode), *map(repr, known)])
+    found = [] if row.get("prompt") is None else [_plain({"prompt": row["prompt"]})]
+    task, answers = task_of(row, 0), always("1", "2", "3")
+    found += course_of(await played(environment_of(subject), task, 0, answers, turns=TURNS))
+    if has_oracle:
+        episode = await played(environment_of(subject), task, 0, right, turns=RIGHT_TURNS)
+        found += [*course_of(episode), *map(repr, episode.written)]
+    return "\n".join(found)
 
 
 def _plain(row: Row) -> str:

@@ -19,12 +19,12 @@ from ..comparing import (
     copies,
 )
 from ..loss_inputs import LossCase, loss_case
-from ..subject import Subject, checks_in
+from ..subject import Subject, checks_in, of_type
 
 
 def _correct(subject: Subject, case: LossCase, dtype: torch.dtype = torch.float32) -> Correction:
     old, rollout = (case.columns[name].to(dtype) for name in ("old_logprobs", "rollout_logprobs"))
-    result: Correction = subject.make()(old, rollout, case.action_mask)
+    result = of_type(subject.make()(old, rollout, case.action_mask), Correction)
     return result
 
 
@@ -77,7 +77,7 @@ def check_no_gradient(subject: Subject) -> None:
     case = loss_case()
     old = case.columns["old_logprobs"].float().requires_grad_()
     rollout = case.columns["rollout_logprobs"].float().requires_grad_()
-    result: Correction = subject.make()(old, rollout, case.action_mask)
+    result = of_type(subject.make()(old, rollout, case.action_mask), Correction)
     assert not result.weights.requires_grad, "weights carry a gradient"
 
 

@@ -18,7 +18,7 @@ from ..comparing import (
     copies,
 )
 from ..reward_batches import Row, binary_rows, mixed_rows, permuted, reward_batch, tensors_of
-from ..subject import Subject, checks_in, traits
+from ..subject import Subject, checks_in, of_type, traits
 
 EXTREMES = ((1e6, -1e6, 0.0), (0.0, 0.0, 0.0), (1e-30, 0.0, 1.0), (7.0, 7.0, 7.0))
 """Rewards of three samples of a prompt."""
@@ -42,8 +42,7 @@ def _kl(subject: Subject) -> float | None:
 
 
 def _estimate(subject: Subject, batch: RewardBatch) -> Advantages:
-    result: Advantages = subject.make()(batch)
-    return result
+    return of_type(subject.make()(batch), Advantages)
 
 
 def _whitens_beside_a_critic(subject: Subject) -> bool:
@@ -210,11 +209,12 @@ def check_group_labels_do_not_matter(subject: Subject) -> None:
     assert_equal(_estimate(subject, renamed).advantages, expected, "advantages of renamed groups")
 
 
+@traits(usual=True)
 def check_other_prompts_only_shift_and_scale(subject: Subject) -> None:
     """Other rows of the batch change a prompt's advantages by at most one shift and one scale: whitening.
 
-    Any other change is an interaction between prompts that no formula has, such as a baseline that mixes prompts or a
-    separate whitening of each.
+    Most formulas have no other interaction between prompts; a baseline that mixes them or a separate whitening of each
+    is one. A formula that scales each prompt by its place among the others (BNPO, arXiv:2506.02864) has one on purpose.
     """
     rows = [row for row in mixed_rows() if row.group < 2]
     more = mixed_rows()

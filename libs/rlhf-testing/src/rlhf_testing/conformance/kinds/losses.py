@@ -19,7 +19,7 @@ from ..comparing import (
 )
 from ..loss_inputs import LossCase, equal_policies, loss_case, loss_inputs, prepared, total
 from ..reward_batches import tensors_of
-from ..subject import Subject, checks_in, traits
+from ..subject import Subject, checks_in, of_type, traits
 
 
 def _inputs(subject: Subject, case: LossCase, **options: object) -> LossInputs:
@@ -35,7 +35,7 @@ def _gradients(
 ) -> tuple[TokenLoss, Tensor, Tensor | None]:
     """Return the loss, and the gradients of its sum by the policy's log-probs and by those of the top tokens."""
     inputs = _inputs(subject, case, dtype=dtype, gradient=True)
-    result: TokenLoss = subject.make()(inputs)
+    result = of_type(subject.make()(inputs), TokenLoss)
     summed = total(result, case.action_mask)
     assert summed.requires_grad, "no gradient reaches the policy's log-probs"
     leaves = [inputs.policy_logprobs]
@@ -57,7 +57,7 @@ def check_shapes_and_metrics(subject: Subject) -> None:
     """One finite loss per action token, in the type of the log-probs; metrics that merge and carry no gradient."""
     case = _prepared(subject, loss_case())
     inputs = _inputs(subject, case, gradient=True)
-    result: TokenLoss = subject.make()(inputs)
+    result = of_type(subject.make()(inputs), TokenLoss)
     shape = case.action_mask.shape
     assert result.loss.shape == shape, (
         f"the loss has shape {tuple(result.loss.shape)}, expected {tuple(shape)}: it must not be reduced"

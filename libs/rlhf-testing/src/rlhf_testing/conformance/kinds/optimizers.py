@@ -69,7 +69,10 @@ def check_the_optimizer_holds_every_parameter(subject: Subject) -> None:
     held = [id(p) for group in optimizer.param_groups for p in group["params"]]
     wanted = {id(p) for p in model.parameters() if p.requires_grad}
     assert len(held) == len(set(held)), "a parameter is in two groups of the torch optimizer"
-    assert set(held) == wanted, f"{len(set(held) & wanted)} of {len(wanted)} parameters are held"
+    assert set(held) == wanted, (
+        f"{len(set(held) & wanted)} of {len(wanted)} trainable parameters are held, "
+        f"and {len(set(held) - wanted)} others"
+    )
 
 
 def check_groups_have_a_learning_rate(subject: Subject) -> None:

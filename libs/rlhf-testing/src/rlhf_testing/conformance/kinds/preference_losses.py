@@ -29,7 +29,7 @@ from ..preference_inputs import (
     preference_inputs,
     tensors_by_name,
 )
-from ..subject import Subject, checks_in, traits
+from ..subject import Subject, checks_in, of_type, traits
 
 KINDS = ("chosen", "rejected")
 
@@ -45,7 +45,8 @@ def _case(subject: Subject) -> PreferenceCase:
 def _result(
     subject: Subject, case: PreferenceCase, dtype: torch.dtype = torch.float32
 ) -> PreferenceResult:
-    result: PreferenceResult = subject.make()(preference_inputs(case, subject.needs, dtype=dtype))
+    inputs = preference_inputs(case, subject.needs, dtype=dtype)
+    result = of_type(subject.make()(inputs), PreferenceResult)
     return result
 
 
@@ -54,7 +55,7 @@ def _gradients(
 ) -> tuple[PreferenceResult, dict[str, Tensor]]:
     """Return the result, and the gradients of the sum of its losses by the policy's log-probs of each kind."""
     inputs = preference_inputs(case, subject.needs, dtype=dtype, gradient=True)
-    result: PreferenceResult = subject.make()(inputs)
+    result = of_type(subject.make()(inputs), PreferenceResult)
     return result, _by_kind(inputs, result.loss.sum())
 
 
@@ -188,7 +189,7 @@ def _extremes() -> Iterator[tuple[str, PreferenceCase]]:
 def check_only_the_policy_gets_a_gradient(subject: Subject) -> None:
     """Rewards have no gradient, and none flows to the reference or the mismatched KL, also where these carry one."""
     inputs = preference_inputs(_case(subject), subject.needs, all_gradients=True)
-    result: PreferenceResult = subject.make()(inputs)
+    result = of_type(subject.make()(inputs), PreferenceResult)
     for kind, rewards in _rewards(result).items():
         assert not rewards.requires_grad, f"the rewards of {kind} answers carry a gradient"
     fixed = {

@@ -62,7 +62,9 @@ def check_one_finite_score_per_sample(subject: Subject) -> None:
         shown = repr(request.response[:20])
         if isinstance(result, Exception):
             continue
-        assert isinstance(result, RewardResult), f"{shown}: a {type(result).__name__}"
+        assert isinstance(result, RewardResult), (
+            f"{shown}: a {type(result).__name__}; expected a RewardResult, or an exception"
+        )
         assert math.isfinite(result.reward), f"{shown}: a reward of {result.reward}"
         _assert_placed(result, sum(request.action_mask), shown)
         for name, value in result.metrics.items():

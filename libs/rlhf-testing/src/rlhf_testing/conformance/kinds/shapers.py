@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,7 @@ from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 
 from ..columns import INFO, assert_same_arrays, batch_of, group_of, trajectory
 from ..comparing import assert_metrics
-from ..subject import Subject, checks_in
+from ..subject import Subject, as_saved, checks_in
 
 MAY_CHANGE = ("reward", "turn_rewards", "step_rewards", "metrics")
 """Columns that a shaper may write."""
@@ -28,7 +27,11 @@ def _batch(*, gap: int = 3) -> TrajectoryColumns:
 def _shape(
     subject: Subject, batch: TrajectoryColumns | None = None
 ) -> tuple[TrajectoryColumns, Metrics]:
-    shaped, metrics = subject.make().shape(_batch() if batch is None else batch, INFO)
+    answer = subject.make().shape(_batch() if batch is None else batch, INFO)
+    assert isinstance(answer, tuple), (
+        f"shape returned a {type(answer).__name__}; expected a tuple of the batch and metrics"
+    )
+    shaped, metrics = answer
     return shaped, metrics
 
 
@@ -88,7 +91,7 @@ def check_state_continues(subject: Subject) -> None:
     """The state is JSON, and a fresh instance that loads it goes on exactly as the first, also with earlier prompts."""
     first = subject.make()
     first.shape(_batch(), INFO)
-    state = json.loads(json.dumps(first.state_dict(), allow_nan=False))
+    state = as_saved(subject.label, first.state_dict())
     second = subject.make()
     second.load_state_dict(state)
     more = batch_of(group_of((5.0, -1.0, 0.25), prompt=1), group_of((2.0, 0.5), prompt=3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from rlhf_core.errors import PluginError
 from rlhf_trainer.rollouts.prompts import CheckedSampler
 
 from ...prompt_draws import Draws, NumberedPrompts
-from ...subject import Subject, checks_in, traits
+from ...subject import Subject, as_saved, checks_in, traits
 
 COUNTS = (4, 1, 7, 12, 30, 4, 4)
 """Prompts of each step: fewer, as many, and more than there are."""
@@ -57,7 +56,7 @@ def check_same_input_same_output(subject: Subject) -> None:
         first = Draws(subject.make()).rounds(*COUNTS)
     with _global_generators(2):
         second = Draws(subject.make()).rounds(*COUNTS)
-    assert first == second, f"{first}, and {second} with other states of random and numpy.random"
+    _assert_drawn(second, first, "with other states of random and numpy.random", "before")
 
 
 def check_state_continues(subject: Subject) -> None:
@@ -65,12 +64,12 @@ def check_state_continues(subject: Subject) -> None:
     for num_steps in range(1, len(COUNTS)):
         first = Draws(subject.make())
         first.rounds(*COUNTS[:num_steps])
-        state = json.loads(json.dumps(first.sampler.state_dict(), allow_nan=False))
+        state = as_saved(subject.label, first.sampler.state_dict())
         second = Draws(subject.make())
         second.sampler.load_state_dict(state)
         second.drawn, second.step = list(first.drawn), first.step
         expected, actual = first.rounds(*COUNTS), second.rounds(*COUNTS)
-        assert actual == expected, f"{actual} after loading, expected {expected}"
+        _assert_drawn(actual, expected, "after loading", "without it")
 
 
 def check_timing_of_results_does_not_count(subject: Subject) -> None:
@@ -82,7 +81,7 @@ def check_timing_of_results_does_not_count(subject: Subject) -> None:
         ("one by one, in reverse", lambda results: [[result] for result in results[::-1]]),
     ):
         actual = _after(subject, cut)
-        assert actual == expected, f"{actual} with results {name}, {expected} at once"
+        _assert_drawn(actual, expected, f"with results {name}", "at once")
 
 
 def check_results_may_stay_away(subject: Subject) -> None:
@@ -103,6 +102,11 @@ def check_the_prompts_stay_as_they_are(subject: Subject) -> None:
     for epoch in range(3):
         same = np.array_equal(prompts.order(epoch), fresh.order(epoch))
         assert same, f"what PromptSet.order({epoch}) returned was changed"
+
+
+def _assert_drawn(actual: list[int], expected: list[int], how: str, otherwise: str) -> None:
+    for number, (one, other) in enumerate(zip(actual, expected, strict=True), start=1):
+        assert one == other, f"draw {number} is prompt {one} {how}, and prompt {other} {otherwise}"
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 from rlhf_core.observer import EndRun, Observer, RolloutSample, RunInfo, RunResult
 
-from ...subject import Subject, checks_in
+from ...subject import Subject, as_saved, checks_in
 
 _STEPS = 240
 _EVENTS = ("run_start", "rollout_end", "step_end", "eval_end", "checkpoint_saved", "run_end")
@@ -87,6 +86,17 @@ def check_it_hears_something(subject: Subject) -> None:
     assert heard, f"it has none of the methods {', '.join(_EVENTS)}"
 
 
+def check_runs_share_nothing(subject: Subject) -> None:
+    """An observer of another run in the same process does not know of the first."""
+    # Before the checks that tell of runs: what all runs share would have an end of its own by then.
+    assert subject.make() is not subject.make(), "one object is the observer of all runs"
+    with _told(subject) as first:
+        before = _ends(first, range(1, _STEPS + 1))
+        with _told(subject) as second:
+            after = _ends(second, range(1, _STEPS + 1))
+    assert after == before, f"a second run ends at {after[:3]}, the first at {before[:3]}"
+
+
 def check_a_whole_run_is_heard(subject: Subject) -> None:
     """Steps with and without metrics, and numbers that are not finite, are no error, whatever the run's end."""
     for status in ("finished", "interrupted", "failed"):
@@ -112,7 +122,9 @@ def check_answers_are_ends_with_reasons(subject: Subject) -> None:
             first, *others = _tell(observer, step)
             assert first is None, f"rollout_end answered {first!r}"
             for answer in others:
-                assert answer is None or isinstance(answer, EndRun), f"step {step}: {answer!r}"
+                assert answer is None or isinstance(answer, EndRun), (
+                    f"step {step}: {answer!r}; expected None or EndRun(reason=...)"
+                )
                 assert answer is None or answer.reason.strip(), f"step {step}: an empty reason"
 
 
@@ -123,7 +135,7 @@ def check_a_resumed_run_goes_on(subject: Subject) -> None:
     for cut in (1, 39, 41, 100, 139, 181):
         with _told(subject) as first:
             before = _ends(first, range(1, cut + 1))
-            state = json.loads(json.dumps(first.state_dict(), allow_nan=False))
+            state = as_saved(subject.label, first.state_dict())
         with _told(subject, start_step=cut, state=state) as second:
             found = before + _ends(second, range(cut + 1, _STEPS + 1))
         assert found == expected, (
@@ -142,16 +154,6 @@ def check_saving_changes_nothing(subject: Subject) -> None:
             observer.state_dict()
             observer.checkpoint_saved(step, Path(f"checkpoints/step-{step:08d}"))
     assert found == expected, f"ends at {found[:3]} with checkpoints, {expected[:3]} without"
-
-
-def check_runs_share_nothing(subject: Subject) -> None:
-    """An observer of another run in the same process does not know of the first."""
-    assert subject.make() is not subject.make(), "one object is the observer of all runs"
-    with _told(subject) as first:
-        before = _ends(first, range(1, _STEPS + 1))
-        with _told(subject) as second:
-            after = _ends(second, range(1, _STEPS + 1))
-    assert after == before, f"a second run ends at {after[:3]}, the first at {before[:3]}"
 
 
 def check_making_one_starts_nothing(subject: Subject) -> None:
