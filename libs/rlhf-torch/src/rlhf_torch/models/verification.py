@@ -151,8 +151,8 @@ def _refuse_not_finite(lm: CausalLM, expected: Tensor, family: str) -> None:
     where = f"its parameter {found} has such numbers" if found else "its parameters are finite"
     raise ConfigError(
         f"{family}: by the model's own code too, some logits of a few tokens are not finite; {where}. Expected weights "
-        "that give numbers; after a run that diverged, or in damaged files, they give none. Get the files once more, or "
-        "choose an earlier model.",
+        "that give numbers; after a run that diverged, or in damaged files, they give none. Get the files once more, "
+        "or choose an earlier model.",
         code="model/not-finite",
     )
 

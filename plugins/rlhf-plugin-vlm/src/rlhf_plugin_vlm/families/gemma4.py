@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
