@@ -70,7 +70,7 @@ def save_parts(folder: Path, training: CutTraining, ranks: Ranks) -> None:
     """Write this rank's part of the training state.
 
     Raises:
-        CheckpointError: the optimizer keeps state that cannot be written or cut, or ``require_finite``.
+        CheckpointError: the optimizer keeps state that cannot be written or cut, or a weight is not finite.
     """
     masters = {one.name: one.of(training.masters[one.vector]) for one in training.fragments}
     require_finite(masters, folder)
@@ -104,7 +104,7 @@ def _run_of(fragment: Fragment, vector: Tensor, training: CutTraining) -> SavedR
             raise CheckpointError(
                 f"{type(training.optimizer).__name__} keeps {key} of shape {tuple(value.shape)} for "
                 f"{vector.numel()} elements; state that ranks share must have one number per element, or one for all",
-                code="checkpoint/other-run",
+                code="optimizer/needs-whole-parameters",
             )
     return run
 
