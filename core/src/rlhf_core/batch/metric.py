@@ -33,7 +33,7 @@ class Metric:
     """Rule by which two partial values become one, see above."""
 
     def merge(self, other: Metric) -> Metric:
-        """Return the metric of both parts together."""
+        """Return the metric of both parts together; a ValueError if their reductions differ."""
         if self.reduction != other.reduction:
             raise ValueError(
                 f"cannot merge a {self.reduction} metric with a {other.reduction} metric"
