@@ -73,10 +73,7 @@ def num_turns(batch: RewardBatch) -> Int[torch.Tensor, " b"]:
 def advantages_at_tokens(
     by_turn: Float[torch.Tensor, "b k"], batch: RewardBatch
 ) -> Float[torch.Tensor, "b a"]:
-    """Return each turn's advantage at its tokens, plus the KL penalty that is still to come there; 0 at padding.
-
-    See ``token_advantages``.
-    """
+    """Return each turn's advantage at its tokens, plus the KL penalty that is still to come there; 0 at padding."""
     return token_advantages(by_turn, batch.action_mask, batch.turn, batch.kl_penalty)
 
 

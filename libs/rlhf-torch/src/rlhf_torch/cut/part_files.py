@@ -72,18 +72,12 @@ def save_parts(folder: Path, training: CutTraining, ranks: Ranks) -> None:
     Raises:
         CheckpointError: the optimizer keeps state that cannot be written or cut, or a weight is not finite.
     """
-    masters = {one.name: one.of(training.masters[one.vector]) for one in training.fragments}
-    require_finite(masters, folder)
-    write_runs(folder / part_name(ranks.rank, ranks.world_size), _runs_of(training))
+    masters = training.masters
+    require_finite({one.name: one.of(masters[one.vector]) for one in training.fragments}, folder)
+    runs = [_run_of(one, masters[one.vector], training) for one in training.fragments]
+    write_runs(folder / part_name(ranks.rank, ranks.world_size), runs)
     if ranks.is_first:
         _write_state(folder, training, ranks)
-
-
-def _runs_of(training: CutTraining) -> list[SavedRun]:
-    masters = training.masters
-    return [
-        _run_of(fragment, masters[fragment.vector], training) for fragment in training.fragments
-    ]
 
 
 def _run_of(fragment: Fragment, vector: Tensor, training: CutTraining) -> SavedRun:

@@ -197,9 +197,8 @@ class Names:
         function = call.func
         if isinstance(function, ast.Name) and function.id == "setattr" and len(call.args) == 3:
             name = call.args[1]
-            shown = ""
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                shown = name.value
+            is_text = isinstance(name, ast.Constant) and isinstance(name.value, str)
+            shown = ast.literal_eval(name) if is_text else ""
             self.changes.append(Change(call.args[0], shown, self._statement))
         elif isinstance(function, ast.Attribute) and function.attr in _CHANGING:
             self._note_part(function.value)
