@@ -25,7 +25,7 @@ NOTE = (
     "busy with others: they compare roughly. Machines and all points of the curves are in\n"
     "[curves/results.jsonl](curves/results.jsonl)."
 )
-OLDER = " Rows of components that it lacks were measured before it was kept."
+OLDER = " Components that this file lacks were measured before there was such a file."
 HEADER = (
     "| component | seeds | accuracy, by seed | steps to 0.9 | seconds |",
     "| --- | --- | --- | --- | --- |",

@@ -56,7 +56,7 @@ def summary(module: Module) -> str:
 
 def rooms_table(known: Mapping[str, Module]) -> str:
     """Return a table of all rooms, with a link to each folder."""
-    lines = ["| room | what lives there |", "| --- | --- |"]
+    lines = ["| folder | content |", "| --- | --- |"]
     for module in rooms_of(known):
         folder = module.path.parent.relative_to(ROOT).as_posix()
         lines.append(f"| [`{module.name}`](../{folder}) | {summary(module)} |")

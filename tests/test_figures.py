@@ -102,7 +102,7 @@ def test_the_table_of_the_others_has_the_seconds_of_the_page_on_performance():
     # On one machine, which the table of all three shapes is not.
     [same_machine] = re.findall(r"(?s)on one more machine, three runs.*?\*\*0\.28\*\*", one)
     own = sorted(re.findall(r"8\.6\d", same_machine.partition("(")[0]))
-    [theirs] = re.findall(r"TRL on the first machine: (\S+ and \S+ s)", same_machine)
+    [theirs] = re.findall(r"TRL on this machine: (\S+ and \S+ s)", same_machine)
     assert f"**{own[len(own) // 2]} s**" in small
     assert theirs in small
     [step] = re.findall(r"\| \*\*step\*\* \(first\) \|.*", four[: four.index("ours / OpenRLHF")])

@@ -1,4 +1,4 @@
-"""The tables of docs/lab.md, reduced: faults are named, and healthy runs are not blamed."""
+"""The tables of docs/audit.md, reduced: faults are named, and healthy runs are not blamed."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The tables of docs/lab.md on ``rlhf doctor``, reduced: faults are found, and healthy runs are not blamed."""
+"""The tables of docs/doctor.md, reduced: faults are found, and healthy runs are not blamed."""
 
 import pytest
 from benchmarks.diagnoses import Bench, fault_table, healthy_table

@@ -80,8 +80,8 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """Show what the model of a run wrote at a step, with each reward and where images are. Of a run on examples it
-    shows rows, with loss and margin. With --metrics it shows metrics of one run or several."""
+    """Show what the model of a run wrote at a step, with each reward and where images are. For a run on
+    examples, show rows with loss and margin; with --metrics, show metrics of one run or several."""
     if metrics is not None:
         samples_flags = {
             "--step": step is not None,

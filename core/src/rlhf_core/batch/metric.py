@@ -33,7 +33,7 @@ class Metric:
     """Rule by which two partial values become one, see above."""
 
     def merge(self, other: Metric) -> Metric:
-        """Return the metric of both parts together."""
+        """Return the metric of both parts together; a ValueError if their reductions differ."""
         if self.reduction != other.reduction:
             raise ValueError(
                 f"cannot merge a {self.reduction} metric with a {other.reduction} metric"
@@ -64,7 +64,11 @@ Metrics = dict[str, Metric]
 
 
 def merge_metrics(parts: Iterable[Mapping[str, Metric]]) -> Metrics:
-    """Merge the metrics of several parts by name."""
+    """Return the metrics of all parts, merged by name as their reductions say.
+
+    Raises:
+        ValueError: two parts have metrics of one name and different reductions.
+    """
     merged: Metrics = {}
     for part in parts:
         for name, metric in part.items():
@@ -80,7 +84,7 @@ def merge_updates(updates: Iterable[Mapping[str, Metric]]) -> Metrics:
 
 
 def metric_values(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """Return the plain numbers; means over nothing are left out."""
+    """Return a number for each metric, ``total / count`` for a mean, else ``total``; leave out means over nothing."""
     values = ((name, metric.value()) for name, metric in metrics.items())
     return {name: value for name, value in values if value is not None}
 

@@ -74,7 +74,7 @@ class PolicyObjective(Objective):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueObjective(Objective):
-    """The critic's objective: half the squared error to the returns, clipped around the old values."""
+    """The critic's objective: half the squared error to the returns, clipped, as ``math.value_loss`` says."""
 
     builder: ClassVar[str] = "rlhf_core.objective.built:value"
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class RoleHandle(Protocol):
     """All ranks of one role, seen from the driver. Has the calls of ``TrainBackend``, each for the whole batch.
 
-    A handle may have ``changes``, a number that becomes another before weights or state of training are changed, by
-    ``train_step`` or ``load``. When a step fails and the number is that of the step before, the loop saves that step.
-    One that is another asks ``async undo(changes) -> bool``, if the handle has it, to go back to where it was that.
+    A handle may have ``changes``, a number that changes before ``train_step`` or ``load`` changes weights or training
+    state. If a step fails and the number is still that of the step before, the loop saves the step before. Otherwise
+    it calls ``async undo(changes) -> bool``, if the handle has it, to go back to the state of that number.
     """
 
     async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:

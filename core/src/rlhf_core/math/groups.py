@@ -29,6 +29,8 @@ def group_mean(
 ) -> Float[torch.Tensor, " b *k"]:
     """Return, at each row, the mean of its group: the baseline of GRPO and its relatives.
 
+    ``sum_e (1/n_e) sum_j x_ej / n`` over the n episodes e of the group and the n_e rows j of an episode.
+
     Args:
         values: one or more numbers per row; trailing axes are treated separately.
         group: dense index 0..P-1.

@@ -51,7 +51,7 @@ def unpad(
 def masked_sum(
     values: Float[torch.Tensor, "*n"], mask: Bool[torch.Tensor, "*n"]
 ) -> Float[torch.Tensor, ""]:
-    """Return the sum of ``values`` where ``mask``, in float64."""
+    """Return the sum of ``values`` where ``mask``, in float64; values elsewhere may be NaN."""
     return torch.where(mask, values, 0.0).sum(dtype=torch.float64)
 
 

@@ -49,7 +49,10 @@ def turn_credit(batch: TrajectoryColumns) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def rewards_by_turn(batch: RewardBatch) -> Float[torch.Tensor, "b k"]:
-    """Return ``remaining_rewards`` of a batch: the rewards of each row's episode from the start of turn k on."""
+    """Return the rewards, without KL penalty, that each row's episode earned from the start of turn k on.
+
+    Column 0 is ``batch.rewards``; see ``remaining_rewards``.
+    """
     return remaining_rewards(
         batch.rewards,
         batch.token_rewards,
@@ -70,7 +73,7 @@ def num_turns(batch: RewardBatch) -> Int[torch.Tensor, " b"]:
 def advantages_at_tokens(
     by_turn: Float[torch.Tensor, "b k"], batch: RewardBatch
 ) -> Float[torch.Tensor, "b a"]:
-    """Return ``token_advantages`` of a batch: each turn's advantage at its tokens, plus the KL penalty to come."""
+    """Return each turn's advantage at its tokens, plus the KL penalty that is still to come there; 0 at padding."""
     return token_advantages(by_turn, batch.action_mask, batch.turn, batch.kl_penalty)
 
 

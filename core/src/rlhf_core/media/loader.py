@@ -58,10 +58,10 @@ class Intake:
 
 
 class MediaLoader:
-    """Takes images in.
+    """Taker of images into a run: checks each one, puts it into the run's store, and gives a reference to it.
 
-    An image that came before is only hashed: it is looked at once a process. At a first look (``Intake.reads`` is
-    False) not even that: reading the files of a large data set takes hours.
+    An image that came before is only hashed, so a process decodes it once. At a first look (``Intake.reads`` is False)
+    files are not read at all, because reading those of a large data set takes hours.
     """
 
     def __init__(self, options: MediaOptions) -> None:

@@ -25,7 +25,7 @@ FormT = TypeVar("FormT")
 
 
 class BrokenJson(ValueError):
-    """The text is no JSON, or the value has not the form that was expected."""
+    """The text is not JSON, or the value does not have the expected form."""
 
 
 def parse_json(text: str | bytes, *, finite: bool = False) -> Any:
@@ -35,7 +35,7 @@ def parse_json(text: str | bytes, *, finite: bool = False) -> Any:
         finite: refuse ``NaN`` and ``Infinity``, which Python writes and JSON does not have.
 
     Raises:
-        BrokenJson: it is none, is nested deeper than ``MAX_DEPTH``, or has a number with too many digits.
+        BrokenJson: the text is not JSON, is nested deeper than ``MAX_DEPTH``, or has a number with too many digits.
     """
     try:
         value = json.loads(text, parse_constant=_refused if finite else None)
@@ -51,7 +51,7 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
     """Return the object of a JSON text.
 
     Raises:
-        BrokenJson: it is no JSON, or another value.
+        BrokenJson: the text is not JSON, or its value is no object.
     """
     value = parse_json(text)
     if not isinstance(value, dict):

@@ -12,6 +12,6 @@ PHASES = ("generate", "reward", "model_outputs", "asleep", "train", "save", "exp
 
 
 def fault_point(phase: str, step: int) -> None:
-    """Die here if the fault plan says so."""
+    """Kill this process, by SIGKILL, if the environment variable names this phase and step."""
     if os.environ.get(ENVIRONMENT_VARIABLE) == f"{phase}:{step}":
         os.kill(os.getpid(), signal.SIGKILL)

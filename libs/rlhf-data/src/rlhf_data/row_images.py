@@ -160,7 +160,8 @@ class RowImages:
             plain[column] = [image.fields() for image in media]
         given: Any = plain.get(prompt_key)
         if media and isinstance(given, list | tuple) and any(image_parts(given)):
-            plain[prompt_key] = [dict(message) for message in _chat(prompt)]
+            assert isinstance(prompt, tuple)  # it has images
+            plain[prompt_key] = [dict(message) for message in prompt]
         return plain
 
     def num_tokens(self, token_ids: list[int], prompt: Prompt) -> int:
@@ -224,7 +225,7 @@ class RowImages:
             ) from problem
 
     def _say_other_places(self, prompt: tuple[Message, ...]) -> None:
-        """Say once of each word that other trainers take for a place of an image that it is text here."""
+        """Warn once of each word that marks the place of an image for other trainers, and is plain text here."""
         text = " ".join(one for message in prompt for one in texts_of(message))
         if MARK in text:
             return
@@ -347,8 +348,3 @@ def start_of_paths(spec: str) -> Path | None:
 def media_of(prompt: Prompt) -> tuple[MediaRef, ...]:
     """Return the images of a prompt whose images are references, in order."""
     return references_in(prompt) if isinstance(prompt, tuple) else ()
-
-
-def _chat(prompt: Prompt) -> tuple[Message, ...]:
-    assert isinstance(prompt, tuple)
-    return prompt

@@ -35,7 +35,7 @@ class EpisodeGraph:
 
     Args:
         uid: name of the episode, with segment 0.
-        one_token_turns: True: the run's answers have one token at most, so that one which hit that limit is whole.
+        one_token_turns: True: answers of the run have at most one token, so an answer that hit this limit is complete.
     """
 
     def __init__(self, uid: Uid, *, one_token_turns: bool = False) -> None:

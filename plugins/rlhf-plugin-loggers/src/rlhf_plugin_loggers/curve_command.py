@@ -19,8 +19,8 @@ def parser() -> FlagParser:
     """Return the parser of the command's words."""
     own = FlagParser(
         prog="rlhf curve",
-        description=f"Draw {FILE_NAME} into run folders again, from their {METRICS}: of a run that goes on, was "
-        "killed, or had --log.curve false.",
+        description=f"Draw {FILE_NAME} into run folders again, from their {METRICS}. A run has no current curve "
+        "while it is going on, if it was killed, or with --log.curve false.",
     )
     own.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="run folder (a run's --output)"

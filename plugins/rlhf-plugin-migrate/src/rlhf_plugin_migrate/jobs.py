@@ -86,24 +86,21 @@ _READERS = (
 )
 
 
-def _openrlhf_jobs(found: Sequence[ShellCommand], name: str, processes: int | None) -> Jobs:
-    """Return the programs of OpenRLHF that commands start.
+def _nothing_to_migrate(found: Sequence[ShellCommand], name: str) -> ConfigError:
+    return ConfigError(
+        "rlhf migrate: expected a command of OpenRLHF (openrlhf.cli.NAME, such as python3 -m "
+        "openrlhf.cli.train_ppo_ray), one of TRL (trl grpo, sft or dpo, or their scripts, such as accelerate "
+        "launch grpo.py), one of verl (python3 -m verl.trainer.main_ppo), one of SkyRL (python -m "
+        "skyrl.train.entrypoints.main_base) or one of prime-rl (uv run rl @ rl.toml); there is none among the "
+        f"{len(found)} commands of {name}{_read_elsewhere(found)}. For other programs, write the configuration by "
+        "hand: docs/configuration.md",
+        code="migrate/no-training-command",
+    )
 
-    Args:
-        name: the input, in words.
-        processes: number of processes that a launcher starts that does not say it.
-    """
-    launches = launches_of(found)
-    if not launches:
-        raise ConfigError(
-            "rlhf migrate: expected a command of OpenRLHF (openrlhf.cli.NAME, such as python3 -m "
-            "openrlhf.cli.train_ppo_ray), one of TRL (trl grpo, sft or dpo, or their scripts, such as accelerate "
-            "launch grpo.py), one of verl (python3 -m verl.trainer.main_ppo), one of SkyRL (python -m "
-            "skyrl.train.entrypoints.main_base) or one of prime-rl (uv run rl @ rl.toml); there is none among the "
-            f"{len(found)} commands of {name}{_read_elsewhere(found)}. What other programs train is written by hand: "
-            "docs/configuration.md",
-            code="migrate/no-training-command",
-        )
+
+def _openrlhf_jobs(
+    found: Sequence[ShellCommand], launches: Sequence[Launch], name: str, processes: int | None
+) -> Jobs:
     jobs = Jobs(remarks=list(_remarks(found)))
     for each in launches:
         launch = replace(each, processes=each.processes or processes)
@@ -158,14 +155,14 @@ def jobs_of(found: Sequence[ShellCommand], name: str, processes: int | None) -> 
     Raises:
         ConfigError: they start none.
     """
-    if launches_of(found):
-        return _openrlhf_jobs(found, name, processes)
+    if launches := launches_of(found):
+        return _openrlhf_jobs(found, launches, name, processes)
     for reader in _READERS:
         if launches := list(filter(None, map(reader.launch_of, found))):
             return _jobs_of_reader(found, reader, launches, name, processes)
     launches = list(filter(None, map(trl_launch_of, found)))
     if not launches:
-        return _openrlhf_jobs(found, name, processes)
+        raise _nothing_to_migrate(found, name)
     jobs = Jobs(remarks=list(_remarks(found)))
     for launch in launches:
         if launch.program not in scripts.SCRIPTS:

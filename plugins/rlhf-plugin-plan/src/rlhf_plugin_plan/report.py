@@ -144,8 +144,8 @@ def _head(prediction: Prediction) -> Iterator[str]:
     if prediction.engine.modeled:
         tokens = prediction.engine_memory.kv_tokens
         yield (
-            f"engine: {prediction.placement.engines} of {prediction.engine.gpus} GPU, KV cache of {tokens:,} tokens = "
-            f"{tokens // work.length:,} sequences at once"
+            f"engines: {prediction.placement.engines}, GPUs of each: {prediction.engine.gpus}, KV cache of {tokens:,} "
+            f"tokens = {tokens // work.length:,} sequences at once"
         )
 
 

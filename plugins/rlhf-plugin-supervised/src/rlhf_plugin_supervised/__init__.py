@@ -24,7 +24,7 @@ def rlhf_commands() -> list[Component[Any]]:
         Component(
             name="dpo",
             factory="rlhf_plugin_supervised.training.command:dpo",
-            summary="Teach a model which of two answers was preferred (DPO and its kin).",
+            summary="Teach a model which of two answers was preferred (DPO and related losses).",
         ),
         Component(
             name="rm",

@@ -66,7 +66,7 @@ class ChatTemplate:
     def rendered(
         self, messages: Sequence[Message], *, reply: bool, tools: Tools | None = None
     ) -> Rendered:
-        """Return a conversation as ``text`` does, with the places of ``{% generation %}`` blocks."""
+        """Return a conversation as ``text`` does, with its errors, and the places of ``{% generation %}`` blocks."""
         if self._tokenizer.chat_template is None:
             raise DataError(
                 "expected a tokenizer with a chat template for chat messages; this one has none. "

@@ -225,7 +225,11 @@ class ServerPlace:
         self._writer: asyncio.StreamWriter | None = None
 
     async def open(self) -> tuple[Connection, Plain]:
-        """Connect, and greet the server."""
+        """Connect, and greet the server.
+
+        Raises:
+            PluginError: the server does not answer in time, or does not serve the environment.
+        """
         await self.close()
         reader, self._writer = await self._connected()
         self._connection = Connection(reader, self._writer, self._broke)

@@ -70,20 +70,14 @@ def save_parts(folder: Path, training: CutTraining, ranks: Ranks) -> None:
     """Write this rank's part of the training state.
 
     Raises:
-        CheckpointError: the optimizer keeps state that cannot be written or cut, or ``require_finite``.
+        CheckpointError: the optimizer keeps state that cannot be written or cut, or a weight is not finite.
     """
-    masters = {one.name: one.of(training.masters[one.vector]) for one in training.fragments}
-    require_finite(masters, folder)
-    write_runs(folder / part_name(ranks.rank, ranks.world_size), _runs_of(training))
+    masters = training.masters
+    require_finite({one.name: one.of(masters[one.vector]) for one in training.fragments}, folder)
+    runs = [_run_of(one, masters[one.vector], training) for one in training.fragments]
+    write_runs(folder / part_name(ranks.rank, ranks.world_size), runs)
     if ranks.is_first:
         _write_state(folder, training, ranks)
-
-
-def _runs_of(training: CutTraining) -> list[SavedRun]:
-    masters = training.masters
-    return [
-        _run_of(fragment, masters[fragment.vector], training) for fragment in training.fragments
-    ]
 
 
 def _run_of(fragment: Fragment, vector: Tensor, training: CutTraining) -> SavedRun:
@@ -104,7 +98,7 @@ def _run_of(fragment: Fragment, vector: Tensor, training: CutTraining) -> SavedR
             raise CheckpointError(
                 f"{type(training.optimizer).__name__} keeps {key} of shape {tuple(value.shape)} for "
                 f"{vector.numel()} elements; state that ranks share must have one number per element, or one for all",
-                code="checkpoint/other-run",
+                code="optimizer/needs-whole-parameters",
             )
     return run
 

@@ -61,6 +61,9 @@ def score_head(spec: RoleSpec, model: PreTrainedModel) -> nn.Linear:
     normal draw from the role's seed, with the standard deviation ``1 / (D + 1)``.
 
     Source of the draw: OpenRLHF 0.11.2, after Stiennon et al. 2020, arXiv:2009.01325.
+
+    Raises:
+        PluginError: the saved head has another shape.
     """
     width = int(model.config.get_text_config().hidden_size)
     head = zero_head(width)

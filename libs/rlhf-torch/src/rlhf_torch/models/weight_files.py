@@ -83,7 +83,11 @@ def stored_weights(path: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]
 
 
 def model_file(path: str, name: str) -> Path | None:
-    """Return a file of a folder or hub name; None where there is none, or no net to ask."""
+    """Return a file of a folder or hub name; None if there is none, or no network to ask.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
     options: dict[str, Any] = {
         "_raise_exceptions_for_missing_entries": False,
         "_raise_exceptions_for_connection_errors": False,

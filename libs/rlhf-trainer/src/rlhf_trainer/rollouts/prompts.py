@@ -27,7 +27,7 @@ class Cursor:
     epoch; a prompt that is drawn again in an epoch gets the next number that it has not had.
 
     Args:
-        epochs: stop after the draws of this many epochs; None goes on for ever.
+        epochs: stop after the draws of this many epochs; None: never stop.
         taken: number of tasks taken before, from a checkpoint.
         sampler: chooses the prompts, and has begun; None: each prompt once an epoch.
         last_epochs: what ``last_epochs`` was at the checkpoint.
@@ -189,11 +189,11 @@ def _result(group: TrajectoryColumns, step: int) -> PromptResult:
 
 
 LONGEST_RUN = 32
-"""Draws of one prompt in a row, others being there, that are taken for a mistake: the run would learn one prompt."""
+"""Longest run of draws of one prompt, if there are others; a longer one is an error: the run would learn one prompt."""
 
 
 class CheckedSampler:
-    """See ``contracts.PromptSampler``.
+    """Sampler of a plugin whose mistakes become errors that name it; see ``contracts.PromptSampler``.
 
     Args:
         sampler: the sampler as its plugin made it.
@@ -225,7 +225,7 @@ class CheckedSampler:
                 "to return a list of indices of prompts.",
                 code="plugin/no-list-of-prompts",
             )
-        with self._asking("draw"):
+        with self._asking("draw"):  # a generator runs only now
             drawn = list(given)
         if len(drawn) != request.count:
             raise PluginError(

@@ -66,7 +66,7 @@ class HttpConnection(asyncio.Protocol):
         self._closing = False
         """Nothing more is read, and nothing but what is written already is sent."""
         self._is_refused = False
-        """Something came that is no request, so the one in work is the last."""
+        """Something came that is no request, so the request in work is the last one."""
         self._start_request()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -234,8 +234,8 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(head + b"0\r\n\r\n")
 
     def _refuse(self, status: int, text: str) -> None:
-        """Answer with an error, then read on without looking until the client is done, and close. Behind a request in
-        work there is no place for an error: its reply is the last one."""
+        """Answer with an error, discard what the client still sends, and close. While a request is in work, its reply
+        is the last one instead, as an error would come before it."""
         path = self._url.partition(b"?")[0].decode("latin-1")
         self._is_refused = True
         self._start_request()

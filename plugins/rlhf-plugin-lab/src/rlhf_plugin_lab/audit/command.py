@@ -76,9 +76,9 @@ def parser() -> FlagParser:
     own = FlagParser(
         prog="rlhf audit",
         usage="rlhf audit RUN [flags] | rlhf audit CONFIG.toml [flags] [options of the run]",
-        description="Recompute the recorded log-probs of sampler and trainer by a plain forward in float32, and name "
-        "what explains a gap. Of a configuration, do its first step with a few prompts in a temporary folder and audit "
-        "that, before anything is trained. Exit code 0: no gap beyond the precision, 1: a gap.",
+        description="Recompute the recorded log-probs of sampler and trainer by a plain forward pass in float32, and "
+        "name what explains a gap. With a configuration, take its first step with a few prompts in a temporary folder "
+        "and audit that step, before you train anything. Exit code 0: no gap beyond the precision, 1: a gap.",
     )
     own.add_argument(
         "run",

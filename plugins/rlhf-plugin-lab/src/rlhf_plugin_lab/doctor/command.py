@@ -28,9 +28,9 @@ def parser() -> FlagParser:
     """Return the parser of the command's flags."""
     own = FlagParser(
         prog="rlhf doctor",
-        description="Say whether a run, finished, killed or going on, cannot learn, has collapsed or is about to, "
-        "from its own records, with the numbers and the option to change. Exit code 0: nothing found, 1: found. "
-        "A hint is what a healthy run may show, too, and leaves the code at 0.",
+        description="Say whether a run cannot learn, has collapsed or is about to, with the numbers and the option "
+        "to change. The command reads the run's own records, also while it is going on or after it was killed. Exit "
+        "code 0: nothing found, 1: found. A healthy run may show a hint, too, so hints leave the code at 0.",
     )
     own.add_argument("run", type=Path, metavar="RUN", help="run folder (a run's --output)")
     own.add_argument("--json", action="store_true", dest="as_json", help="print JSON")

@@ -26,19 +26,10 @@ _TOKEN = 12
 _PREVIEW = 140
 _MARK = re.compile(r"<\|[^|<>\s]{1,60}\|>(?:user\n)?|<start_of_turn>user\n")
 _KNOWN = {
-    "step",
-    "eval",
-    "uid",
-    "prompt",
-    "response",
-    "reward",
-    "rewards",
-    "truncated",
-    "parts",
-    "unshaped",
-    "images",
+    *("step", "eval", "uid", "prompt", "response", "reward", "rewards", "truncated", "parts"),
+    *("unshaped", "images", "end", "step_rewards", "example", "chosen", "steps", "tokens"),
 }
-_KNOWN |= {"end", "step_rewards", "example", "chosen", "steps", "tokens"}
+"""Fields of a sample that the page has a place for; it shows all others as they are."""
 _KINDS = {"row", "pair", "judged", "steps"}
 """Kinds of rows of examples: of tokens, of two answers, of an answer that was judged, of labeled steps."""
 
@@ -180,7 +171,7 @@ class Rollouts:
 
     def _no_room(self, count: int) -> None:
         self._problems.note(
-            "texts of rollouts are left out, as the page is at its limit: give --max-mb more, or fewer --steps",
+            "texts of rollouts are left out, as the page is at its limit: raise --max-mb, or choose fewer --steps",
             count=count,
         )
 

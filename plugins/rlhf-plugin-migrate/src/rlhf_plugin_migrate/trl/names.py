@@ -103,7 +103,7 @@ class Names:
         return False
 
     def _note_changed(self, name: ast.Name) -> None:
-        """Note that a value is changed, under each name that it has: one may be bound to another."""
+        """Note that a value is changed, under each of its names, since one name may be bound to another."""
         value: ast.expr = name
         while isinstance(value, ast.Name):
             scope = self._scope_of[value].holder(value.id)
@@ -198,7 +198,7 @@ class Names:
         if isinstance(function, ast.Name) and function.id == "setattr" and len(call.args) == 3:
             name = call.args[1]
             is_text = isinstance(name, ast.Constant) and isinstance(name.value, str)
-            shown = str(name.value) if is_text and isinstance(name, ast.Constant) else ""
+            shown = ast.literal_eval(name) if is_text else ""
             self.changes.append(Change(call.args[0], shown, self._statement))
         elif isinstance(function, ast.Attribute) and function.attr in _CHANGING:
             self._note_part(function.value)
@@ -218,7 +218,7 @@ class Names:
 
 
 def last_name(function: ast.expr) -> str:
-    """Return ``f`` of ``f`` and of ``self.f``; empty for whatever else."""
+    """Return ``f`` for ``f`` and for ``self.f``, and an empty name for any other expression."""
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""

@@ -219,9 +219,8 @@ def embedded_memory(
             joined = float(width * shape.joined_weights)
     casts = 0.0
     if compute != dtype:
-        head = 0 if shape.tied else shape.head_weights
         # A tied head is cast too: the linear layer then holds a bfloat16 copy beside the float32 embedding.
-        casts = float(width * (shape.linear_weights + (head or shape.head_weights)))
+        casts = float(width * (shape.linear_weights + shape.head_weights))
     rest = prefill = 0.0
     if beside is not None:
         prefill = float(beside.prefill_tokens * _layer_activations(shape, width))

@@ -125,7 +125,7 @@ def _check_loss(loss: Selection, first: Selection, labels: Labels) -> None:
 
 DPO = OptionTree(
     command="dpo",
-    purpose="Teaches a model which of two answers was preferred (DPO and its kin).",
+    purpose="Teaches a model which of two answers was preferred (DPO and related losses).",
     example="--preference.loss NAME",
     model=DpoOptions,
     selectors=(
