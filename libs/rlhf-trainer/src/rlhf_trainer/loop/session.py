@@ -72,6 +72,8 @@ class Session:
     sleeping: Sleeping
     rows: SourceRows | None = None
     """Rows of ``data.source``; None: they are of ``data.train``, or of environments."""
+    num_supervised: int = 0
+    """Number of rows of ``supervised.data`` that the loss reads."""
     sampler: PromptSampler | None = None
     """None: each prompt is drawn once an epoch."""
     shapers: Sequence[RewardShaper] = field(default=())
@@ -155,6 +157,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         learner=placement.learner or BatchLearner(resolved, demands, placement.roles, parts),
         sleeping=_sleeping(resolved, spec, placement.roles, engine),
         rows=rows,
+        num_supervised=0 if parts.supervised is None else len(parts.supervised),
         sampler=sampler,
         shapers=shapers,
         drawn=drawn_images(run, images),
