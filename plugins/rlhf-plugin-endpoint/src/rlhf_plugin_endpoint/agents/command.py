@@ -52,7 +52,7 @@ class CommandAgent:
     Args:
         words: the command, with fields in braces.
         pass_env: variables that it gets from this process beside the usual ones.
-        says_outcome: False: its output is no outcome, since others judge the episodes, and may be what the policy wrote.
+        says_outcome: False: others judge the episodes, and its output, which may be the policy's words, is no outcome.
     """
 
     def __init__(
