@@ -130,9 +130,8 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     from ..learning.parts import learning_parts
 
     parts = learning_parts(resolved, demands, tokenizer)
-    spec = with_sleep(
-        resolved, _spec(resolved, demands, tokenizer, vocabulary, total_steps), plugins
-    )
+    spec = _spec(resolved, demands, tokenizer, vocabulary, total_steps)
+    spec = with_sleep(resolved, spec, plugins)
     stack.push_async_callback(runtime.close)
     placement = await runtime.start(spec, plugins)
     engine = placement.engine
@@ -157,7 +156,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         learner=placement.learner or BatchLearner(resolved, demands, placement.roles, parts),
         sleeping=_sleeping(resolved, spec, placement.roles, engine),
         rows=rows,
-        num_supervised=0 if parts.supervised is None else len(parts.supervised),
+        num_supervised=len(parts.supervised or ()),
         sampler=sampler,
         shapers=shapers,
         drawn=drawn_images(run, images),
