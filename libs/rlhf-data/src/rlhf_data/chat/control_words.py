@@ -106,8 +106,9 @@ class ControlWords:
         ordered = sorted(filter(None, self.ids), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
         self._normalize = _normalizer(tokenizer, self.ids)
-        foreign = (mark for mark in _TURN_MARKS if mark not in self.ids and mark not in template)
-        self._foreign = re.compile("|".join(map(re.escape, foreign)) or r"(?!)")
+        self._foreign = [
+            mark for mark in _TURN_MARKS if mark not in self.ids and mark not in template
+        ]
 
     def has(self, text: str) -> bool:
         """Return whether a text has a control word."""
@@ -129,7 +130,7 @@ class ControlWords:
     def read_as_text(self, text: str, inert: Iterable[str]) -> tuple[str, ...]:
         """Return what is ordinary text in a text, each word once: its ``inert`` words, and marks of turns that other
         models' templates write and for which this tokenizer has no token."""
-        return tuple(dict.fromkeys((*inert, *self._foreign.findall(text))))
+        return tuple(dict.fromkeys((*inert, *(mark for mark in self._foreign if mark in text))))
 
     def as_text(self, text: str, active: Sequence[TextSpan] = ()) -> ControlText:
         """Return a text whose control words are ordinary text, but those at the ``active`` places."""
