@@ -1,5 +1,7 @@
 """The flag ``--gpus``: what it stands for, what overrides it, and what it refuses."""
 
+from pathlib import Path
+
 import pytest
 
 from rlhf_cli import gpus, train
@@ -93,6 +95,28 @@ def test_what_the_machine_has_not_is_refused_before_anything_is_loaded(
 
     with pytest.raises(ConfigError, match=message, check=has_code(code)):
         resolved("--gpus", asked)
+
+
+@pytest.mark.parametrize(("switch", "shows"), [("--check", "is valid"), ("--dry-run", "ray")])
+def test_a_check_takes_gpus_that_another_machine_has_and_says_so(
+    machine, switch, shows, tmp_path, monkeypatch, capsys
+):
+    """The commands that ``rlhf plan`` prints for a cluster are checked on a laptop."""
+    machine()
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.jsonl").write_text('{"prompt": "1+1", "answer": "2"}\n')
+
+    def execute(*words):
+        return train.COMMAND([*RUN, "--gpus", "4", "--engine", "vllm", *words])
+
+    assert execute(switch) == 0
+    printed = capsys.readouterr()
+    assert "not ready to run here: --gpus 4: this machine has none" in printed.err
+    assert shows in printed.out
+    with pytest.raises(ConfigError, check=has_code("config/out-of-range")):
+        execute(switch, "--train.batch_size", "0")
+    with pytest.raises(ConfigError, check=has_code("gpu/too-few")):
+        execute()
 
 
 def test_the_flag_needs_a_value():

@@ -5,6 +5,7 @@ Imports no torch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,24 @@ def gpu_layers(asked: str | None, accelerators: Sequence[Accelerator] | None = N
     several = dict(leaves(read_toml(SEVERAL, defaults=True).values))
     values = {path: count if value == 0 else value for path, value in several.items()}
     return [Layer.of_paths(values, f"--gpus {asked}")]
+
+
+def gpus_elsewhere(asked: str | None) -> tuple[Accelerator, ...] | None:
+    """Return GPUs for a check of ``--gpus N`` on a machine that has fewer, which a line on stderr says; None: it has
+    them, or none are asked for.
+
+    Raises:
+        ConfigError: as from ``gpu_layers``.
+    """
+    visible = visible_accelerators()
+    if asked in (None, ALL) or (count := _count(str(asked), visible)) <= len(visible):
+        return None
+    print(
+        f"not ready to run here: --gpus {asked}: this machine has {len(visible) or 'none'}. The rest is checked as for "
+        f"{asked} GPUs of unknown memory.",
+        file=sys.stderr,
+    )
+    return (Accelerator(name="GPU of another machine"),) * count
 
 
 def idle_gpus(resolved: ResolvedOptions[Any]) -> str | None:

@@ -37,7 +37,7 @@ from rlhf_core.plugins import Plugins, load
 from rlhf_trainer.loop.listeners import build_loggers, build_observers
 
 from .errors import report, tell
-from .gpus import gpu_layers, idle_gpus
+from .gpus import gpu_layers, gpus_elsewhere, idle_gpus
 
 if TYPE_CHECKING:
     from rlhf_data.forms.opened_sets import OpenedSets
@@ -100,13 +100,15 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
     """
     arguments = split_arguments(words)
     warn_of_failed_plugins(plugins)
-    layers = layers_of(arguments, command.defaults)
+    is_run = not (arguments.help or arguments.check or arguments.dry_run)
+    elsewhere = None if is_run else gpus_elsewhere(arguments.gpus)
+    layers = layers_of(arguments, command.defaults, elsewhere)
     if arguments.help:
         width = min(100, shutil.get_terminal_size((100, 24)).columns)
         print(render_help(layers, plugins, width, command.options))
         return 0
     try:
-        resolved = resolve_options(layers, plugins, command.options)
+        resolved = resolve_options(layers, plugins, command.options, elsewhere)
         resolved = with_memory_options(resolved, layers, plugins, command.options)
     except UnknownComponent as error:
         lost = _how_to_get_it_back(layers, plugins, command.options)

@@ -8,10 +8,12 @@ import pytest
 from tests.libs.data.chat.zoo import renderer_of, tokenizer_of
 
 from rlhf_data import ConversationColumns, SequenceOptions, load_conversations
+from rlhf_data.chat.renderer import TokenizerRenderer
 from rlhf_data.checking import Expectations, check_source
 from rlhf_data.prompts import tokenize_prompts
 from rlhf_data.rows import PromptFormat
 from rlhf_data.sources import open_source
+from rlhf_testing.tiny import tiny_tokenizer
 
 WORD = "<|im_end|>"
 RENDERER = renderer_of("thinking")
@@ -110,6 +112,51 @@ def test_text_to_learn_has_no_control_tokens(tmp_path):
     known = set(IDS.values()) - {tokenizer_of("thinking").eos_token_id}
     assert not known.intersection(rows.columns.token_ids.tolist())
     assert rows.inert.words == (WORD, "<think>")
+
+
+RENDERED = "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+
+
+@pytest.mark.parametrize("use", ["text", "tokens"])
+@pytest.mark.parametrize("chat", [False, True])
+def test_words_of_another_models_template_are_counted(tmp_path, chat, use):
+    """They are no tokens of this model, which would read what its user took for marks as so many letters."""
+    renderer = renderer_of("thinking", use)
+    made = prompts(written(tmp_path, {"prompt": "Hi"}, {"prompt": RENDERED}), renderer, chat=chat)
+
+    assert (made.inert.rows, made.inert.words[0]) == (1, "<|start_header_id|>")
+    assert made.inert.first.endswith("rows.jsonl:2")
+
+
+def test_words_of_another_models_template_in_rows_to_learn_from_are_counted(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        rows = learn(written(tmp_path, {"prompt": RENDERED, "response": "Hello.<|eot_id|>"}))
+
+    assert rows.inert.words == ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+    assert "another model's template" in caplog.text
+
+
+def test_words_that_the_models_own_template_writes_as_letters_are_none_of_another_model(tmp_path):
+    """As Zephyr's ``<|user|>``, which is no token of its own."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}"
+
+    made = prompts(written(tmp_path, {"prompt": "Hi"}), TokenizerRenderer(tokenizer), chat=True)
+
+    assert made.inert.rows == 0
+
+
+@pytest.mark.parametrize(("use", "count"), [("text", 0), ("tokens", 1)])
+def test_a_rendered_text_that_the_template_renders_again_is_named_once(
+    tmp_path, caplog, use, count
+):
+    rendered = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    path = written(tmp_path, {"prompt": rendered}, {"prompt": rendered})
+
+    with caplog.at_level(logging.WARNING):
+        prompts(path, renderer_of("thinking", use), chat=True)
+
+    assert caplog.text.count("render it a second time") == count
 
 
 def test_a_check_counts_the_rows(tmp_path):

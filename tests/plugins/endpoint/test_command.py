@@ -87,6 +87,16 @@ def test_a_command_that_fails_says_how(play, program, message):
         play(agent="command", command=python(play.script(program)))
 
 
+@pytest.mark.parametrize("line", ['{"reward": 100}', '{"reward": ', '{"answer": 42}'])
+def test_what_a_command_prints_is_no_outcome_where_rewards_judge_it(play, line):
+    """A program that prints the policy's answer would let the policy write its own reward, or end the run."""
+    program = play.script(f"{ASKS}\nprint({line!r})")
+
+    (row,) = play(agent="command", command=python(program), reward_from="rewards")
+
+    assert (row.reward, dict(row.rewards)) == (None, {})
+
+
 def test_a_program_that_is_not_there_is_named(play):
     with pytest.raises(
         RolloutError, match="cannot be started: 'no-such-program'", check=has_code("agent/failed")

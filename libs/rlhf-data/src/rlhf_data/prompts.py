@@ -64,7 +64,7 @@ class PromptTokens(NamedTuple):
     token_ids: list[int]
     """With one marker for each image."""
     inert: tuple[str, ...]
-    """Control words of the prompt that are ordinary text."""
+    """Control words of the prompt, of other models too, that are ordinary text."""
     length: int
     """Number of tokens that the model reads: all those of images count."""
     num_images: int = 0
@@ -167,8 +167,8 @@ def tokenize_rows(
             results[position] = problem
             continue
         (chats if isinstance(prompt, tuple) else texts)[position] = text
-    results |= _encoded(texts, renderer.encode_prompts)
-    results |= _encoded(chats, renderer.texts.encode)
+    results |= _encoded(texts, renderer.encode_prompts, renderer)
+    results |= _encoded(chats, renderer.texts.encode, renderer)
     return [_measured(results[position], prompt, images) for position, prompt in enumerate(prompts)]
 
 
@@ -191,7 +191,9 @@ def _measured(
 
 
 def _encoded(
-    texts: dict[int, ControlText], encode: Callable[[Sequence[ControlText]], list[list[int]]]
+    texts: dict[int, ControlText],
+    encode: Callable[[Sequence[ControlText]], list[list[int]]],
+    renderer: TokenizerRenderer,
 ) -> dict[int, PromptTokens | RowProblem]:
     try:
         found = encode(list(texts.values()))
@@ -200,10 +202,11 @@ def _encoded(
             return dict.fromkeys(texts, RowProblem("control words", str(error)))
         one_by_one: dict[int, PromptTokens | RowProblem] = {}
         for position, text in texts.items():
-            one_by_one |= _encoded({position: text}, encode)
+            one_by_one |= _encoded({position: text}, encode, renderer)
         return one_by_one
+    read_as_text = renderer.texts.words.read_as_text
     return {
-        position: PromptTokens(ids, text.inert, len(ids))
+        position: PromptTokens(ids, read_as_text(text.text, text.inert), len(ids))
         for (position, text), ids in zip(texts.items(), found, strict=True)
     }
 

@@ -103,7 +103,11 @@ class Endpoint:
     def _make_agent(self) -> FunctionAgent | CommandAgent:
         if self._function is not None:
             return FunctionAgent(self._function)
-        return CommandAgent(with_whole_paths(self._config.command), self._config.pass_env)
+        return CommandAgent(
+            with_whole_paths(self._config.command),
+            self._config.pass_env,
+            says_outcome=self._config.reward_from == "agent",
+        )
 
     async def _episode(
         self, host: EndpointHost, task: Task, sample: int, context: RolloutContext

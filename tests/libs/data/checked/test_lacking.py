@@ -40,6 +40,7 @@ ROWS = {
     "text": {"text": "Once upon a time."},
     "pair": {"prompt": "Hi", "chosen": "Hello.", "rejected": "What."},
     "chat_pair": {"chosen": ANSWERED, "rejected": [*ASKED, {**ANSWERED[1], "content": "What."}]},
+    "margin": {"prompt": "Hi", "chosen": "Hello.", "rejected": "What.", "margin": "0.5"},
     "hh_rlhf": {"chosen": f"{HUMAN}Hello.", "rejected": f"{HUMAN}What."},
     "labeled": {"prompt": "Hi", "completion": "Hello.", "label": True},
     "labeled_chat": {"prompt": ASKED, "completion": ANSWERED[1:], "label": 0},
@@ -68,6 +69,7 @@ NAMED = (
     {"template": "{prompt}{nowhere}"},
     {"prompt_key": "question"},
     {"messages_key": "messages"},
+    {"margin_key": "margin"},
     {"text_key": "text"},
     {"text_key": "text", "template": "{question}?"},
     {"chat": True},
@@ -195,7 +197,11 @@ def test_held_out_rows_are_looked_at_first(renderer, write_rows):
 
 @pytest.mark.parametrize(
     ("command", "name", "column", "labels"),
-    [("judged", "labeled", "label", ["maybe", None]), ("steps", "steps", "labels", [[-1], None])],
+    [
+        ("judged", "labeled", "label", ["maybe", None]),
+        ("steps", "steps", "labels", [[-1], None]),
+        ("pairs", "margin", "margin", ["much", None]),
+    ],
 )
 def test_bad_labels_are_named_in_all_rows_and_in_the_words_of_the_run(
     command, name, column, labels, renderer, write_rows
@@ -204,14 +210,16 @@ def test_bad_labels_are_named_in_all_rows_and_in_the_words_of_the_run(
     rows = [good] * 12 + [{**good, column: label} for label in labels] + [good]
     path = write_rows(rows)
 
-    checked, loaded = both(command, [path], renderer, {})
+    named = {"margin_key": "margin"}
+
+    checked, loaded = both(command, [path], renderer, named)
 
     assert checked == loaded
     assert "2 of 15 rows cannot be used" in str(checked)
     assert f"{path}:13: " in str(checked)
     assert f"{path}:14: " in str(checked)
     skipping = SequenceOptions(on_bad_row="skip")
-    assert both(command, [path], renderer, {}, skipping) == (None, None)
+    assert both(command, [path], renderer, named, skipping) == (None, None)
 
 
 def test_a_labeled_set_is_opened_once(renderer, write_rows, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_core import CheckpointError, ResumeError, RolloutError
 from rlhf_testing.errors import has_code
-from rlhf_trainer.loop.restore import restore_components, restore_roles
+from rlhf_trainer.loop.restore import check_epoch, restore_components, restore_roles
 from rlhf_trainer.loop.resume import ResumePoint
 from rlhf_trainer.loop.state import LoopState
 
@@ -31,6 +31,18 @@ class Shaper:
         if self.error is not None:
             raise self.error
         self.state = state
+
+
+def test_other_numbers_of_prompts_or_of_given_responses_are_refused():
+    state = LoopState()
+
+    check_epoch(state, 8, 3)
+    check_epoch(state, 8, 3)
+    check_epoch(state, 8)  # a run whose loss reads no given responses any more
+    assert (state.num_prompts, state.num_supervised) == (8, 3)
+    for now, was in (((9, 3), "expected 8 prompts in an epoch"), ((8, 4), "expected 3 rows of su")):
+        with pytest.raises(ResumeError, match=was, check=has_code("resume/data-changed")):
+            check_epoch(state, *now)
 
 
 def point(path, *, shapers=()):

@@ -11,6 +11,7 @@ FULL = LoopState(
     step=3,
     prompts_taken=7,
     num_prompts=9,
+    num_supervised=6,
     sampler={"rates": {"4": 0.5}},
     source={"starts": [0, 5]},
     last_epochs={4: 2},

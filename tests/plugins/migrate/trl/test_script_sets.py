@@ -51,6 +51,8 @@ def test_the_file_of_a_set_is_read_and_not_its_format(call):
         ("train", 'load_dataset("my/set", data_files="a.csv")', "files in data.train"),
         ("eval", 'load_dataset("json", data_files="held_out.jsonl")', "files in eval.data"),
         ("eval", 'load_dataset("another/set", split="test")', "not a split of the training set"),
+        ("train", 'load_dataset("a/b").map(chat)', "to_json(FILE), and name FILE in data.train"),
+        ("eval", "held_out", "to_json(FILE), and name FILE in eval.data"),
         ("eval", 'load_dataset("a/b")', "not a split of the training set"),
     ],
 )

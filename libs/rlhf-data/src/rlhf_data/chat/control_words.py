@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _MARKS = re.compile("[<\\[({|\uff5c].*[>\\])}|\uff5c]", flags=re.DOTALL)
+_TURN_MARKS = (
+    *("<|im_start|>", "<|im_end|>"),  # ChatML, Qwen
+    *("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),  # Llama 3
+    *("<start_of_turn>", "<end_of_turn>"),  # Gemma
+    *("[INST]", "[/INST]"),  # Llama 2, Mistral
+    *(
+        "<|user|>",
+        "<|assistant|>",
+        "<\uff5cUser\uff5c>",
+        "<\uff5cAssistant\uff5c>",
+    ),  # Phi, GLM, DeepSeek
+)
+"""Marks of turns that the templates of widespread models write."""
 _HTML = re.compile(r"</?[a-z][a-z0-9]{0,15}/?>")
 
 
@@ -93,6 +106,9 @@ class ControlWords:
         ordered = sorted(filter(None, self.ids), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
         self._normalize = _normalizer(tokenizer, self.ids)
+        self._foreign = [
+            mark for mark in _TURN_MARKS if mark not in self.ids and mark not in template
+        ]
 
     def has(self, text: str) -> bool:
         """Return whether a text has a control word."""
@@ -110,6 +126,11 @@ class ControlWords:
         if not found and self._normalize is not None:
             found = self._pattern.findall(self._normalize(text))
         return tuple(dict.fromkeys(found))
+
+    def read_as_text(self, text: str, inert: Iterable[str]) -> tuple[str, ...]:
+        """Return what is ordinary text in a text, each word once: its ``inert`` words, and marks of turns that other
+        models' templates write and for which this tokenizer has no token."""
+        return tuple(dict.fromkeys((*inert, *(mark for mark in self._foreign if mark in text))))
 
     def as_text(self, text: str, active: Sequence[TextSpan] = ()) -> ControlText:
         """Return a text whose control words are ordinary text, but those at the ``active`` places."""
@@ -153,9 +174,9 @@ class InertWords:
         """Return the caution for people: what was found, what it became, and what to set if it is meant otherwise."""
         shown = " ".join(self.words[:5]) + (" ..." if len(self.words) > 5 else "")
         return (
-            f"{option}: {self.rows} of {total} rows contain control words of the tokenizer ({shown}; the first is "
-            f"{self.first}). They are read as ordinary text. If the rows were rendered with a chat template before and "
-            "mean them, set --data.control_words tokens"
+            f"{option}: {self.rows} of {total} rows contain control words ({shown}; the first is {self.first}). They "
+            "are read as ordinary text. If rows were rendered with this model's chat template before, set "
+            "--data.control_words tokens and leave --data.chat out; if with another model's template, give the messages"
         )
 
 

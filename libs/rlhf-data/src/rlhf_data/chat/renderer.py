@@ -7,6 +7,7 @@ it after the stand-in's answer. So the policy's own tokens are never decoded and
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -29,6 +30,8 @@ from .turns import ChatTurns, first_difference
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
 
 _MAX_OTHERS = 64
 """Renderers that one keeps for other variables of the template."""
@@ -84,6 +87,7 @@ class TokenizerRenderer:
         """Chat template of the tokenizer."""
         self._others: dict[str, Self] = {}
         """Renderers with further variables, by their JSON."""
+        self._has_warned = False
         self._turns = ChatTurns(self._shown, self.template, self.texts)
 
     @classmethod
@@ -206,11 +210,25 @@ class TokenizerRenderer:
         """Return a conversation as ``chat_text`` does, whatever the template leaves out of it."""
         quotes = self.quotes(messages, tools)
         if quotes is None:
+            if not (self.texts.are_inert or self._has_warned):
+                self._warn_of_rendered(messages)
             return ControlText(text=self.render_text(messages, reply=reply, tools=tools))
         text = self.render_text(
             quotes.messages(messages), reply=reply, tools=quotes.value(tools or ())
         )
         return quotes.restored(text).control_text()
+
+    def _warn_of_rendered(self, messages: Sequence[Message]) -> None:
+        """Say of the first messages with marks of turns, which are control tokens, that the template adds its own."""
+        marks = self.turn_words.intersection(self.texts.words.names(repr(messages)))
+        if marks:
+            self._has_warned = True
+            log.warning(
+                "--data.control_words tokens: a message has %s in its text, as if a chat template had rendered it, and "
+                "the run's will render it a second time: %.80r. Leave --data.chat out, or give messages without them",
+                " ".join(sorted(marks)),
+                messages[-1].get("content"),
+            )
 
     def quotes(self, *values: object) -> Quotes | None:
         """Return what replaces the control words in some messages, tools or rows; None where nothing has to be."""

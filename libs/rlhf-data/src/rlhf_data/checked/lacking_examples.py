@@ -13,10 +13,12 @@ from ..learned.labeled import label_of
 from ..learned.options import (
     ConversationColumns,
     LabeledColumns,
+    PairColumns,
     PromptColumns,
     SequenceOptions,
     StepLabelColumns,
 )
+from ..learned.pairs import margin_of
 from ..learned.reading import ColumnsT
 from ..learned.row_loader import RowLoader
 from ..learned.steps import labels_of
@@ -35,7 +37,7 @@ def check_example_columns(
     evaluation: HeldOutRows,
 ) -> None:
     """Refuse sets of ``eval.data`` or ``data.train`` as ``load_example_sets`` does: those of which every row lacks a
-    column, and those with a label that is none.
+    column, and those with a label or a margin that is none.
 
     Where ``eval.fraction`` holds rows out, they are counted with the others.
 
@@ -44,8 +46,8 @@ def check_example_columns(
         columns: options with the form and the names of columns.
 
     Raises:
-        DataError: no row of the sets has its columns, a label is bad, a set cannot be opened, or its rows are of a form
-            that another command learns from.
+        DataError: no row of the sets has its columns, a label or a margin is bad, a set cannot be opened, or its rows
+            are of a form that another command learns from.
     """
     both = (
         ("eval.data", evaluation.data, evaluation.split, evaluation.max_samples),
@@ -62,9 +64,11 @@ def check_example_columns(
             reader=partial(_reader, loader.kinds),
         )
         refuse_lacking(sets)
-        labels = _LABELS.get(_kind(loader.kinds, columns))
-        if labels is not None and options.on_bad_row == "fail":
-            refuse_bad(replace(sets, reader=labels))
+        judgments = _JUDGMENTS.get(_kind(loader.kinds, columns))
+        if isinstance(columns, PairColumns) and columns.margin_key is None:
+            continue
+        if judgments is not None and options.on_bad_row == "fail":
+            refuse_bad(replace(sets, reader=judgments))
 
 
 def _label_reader(columns: PromptColumns) -> Read:
@@ -77,8 +81,17 @@ def _step_label_reader(columns: PromptColumns) -> Read:
     return partial(labels_of, key=columns.labels_key)
 
 
-_LABELS = {RowKind.JUDGED: _label_reader, RowKind.STEPS: _step_label_reader}
-"""Readers of the labels alone, which take little time in all rows, by the kind of rows that have any."""
+def _margin_reader(columns: PromptColumns) -> Read:
+    assert isinstance(columns, PairColumns)
+    return partial(margin_of, key=columns.margin_key)
+
+
+_JUDGMENTS = {
+    RowKind.JUDGED: _label_reader,
+    RowKind.STEPS: _step_label_reader,
+    RowKind.PAIRS: _margin_reader,
+}
+"""Readers of labels and margins alone, which take little time in all rows, by the kind of rows that may have any."""
 
 
 def _reader(kinds: tuple[RowKind, ...], columns: PromptColumns) -> Read:

@@ -21,7 +21,7 @@ from ..learned.options import (
     PromptColumns,
     StepLabelColumns,
 )
-from ..learned.pairs import answer_texts, are_texts, pair_conversations, shared_messages
+from ..learned.pairs import answer_texts, are_texts, margin_of, pair_conversations, shared_messages
 from ..learned.steps import labels_of, steps_of
 from ..learned.weights import check_judged, learned_answers, without_weights
 from ..row_images import RowImages
@@ -53,6 +53,8 @@ def read_structure(
     Raises:
         RowProblem: something is missing, or cannot be used.
     """
+    if kind is RowKind.PAIRS:
+        margin_of(row, columns.margin_key)
     match kind:
         case RowKind.TEXTS:
             return text_of(row, columns.text_key or "text", "text_key")

@@ -69,7 +69,7 @@ class Pairs:
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return the renderings of the preferred answer and of the other, each with the prompt."""
         names = self._columns
-        self._margin(row)
+        margin_of(row, names.margin_key)
         if are_texts(row, names):
             texts = [
                 self._answers.answer(row, text, names.tools_key, images)
@@ -99,7 +99,7 @@ class Pairs:
                     else ""
                 ),
             )
-        margin = self._margin(row)
+        margin = margin_of(row, self._columns.margin_key)
         return [
             replace(chosen, sample=0, reward=1.0, margin=margin),
             replace(rejected, sample=1, reward=0.0, margin=margin),
@@ -116,20 +116,21 @@ class Pairs:
             found.append(self._answers.chats(row).find(one, answers, tools))
         return found
 
-    def _margin(self, row: Row) -> float | None:
-        key = self._columns.margin_key
-        if key is None:
-            return None
-        margin = _number(value_of(row, key, "margin_key"))
-        if (
-            isinstance(margin, bool)
-            or not isinstance(margin, int | float)
-            or not math.isfinite(margin)
-        ):
-            raise RowProblem(
-                "bad margin", f"column {key!r}: expected a finite number, got {margin!r:.60}"
-            )
-        return float(margin)
+
+def margin_of(row: Row, key: str | None) -> float | None:
+    """Return how much better the preferred answer of a row is; None where no column says it.
+
+    Raises:
+        RowProblem: the column has no finite number, as a number or as text.
+    """
+    if key is None:
+        return None
+    margin = _number(value_of(row, key, "margin_key"))
+    if isinstance(margin, bool) or not isinstance(margin, int | float) or not math.isfinite(margin):
+        raise RowProblem(
+            "bad margin", f"column {key!r}: expected a finite number, got {margin!r:.60}"
+        )
+    return float(margin)
 
 
 def _number(value: object) -> object:

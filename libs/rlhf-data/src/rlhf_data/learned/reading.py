@@ -204,6 +204,7 @@ def made_rows(
         with_images(found, text.media, images.reader)
         for text, found in zip(all_texts, tokenizer.tokenize(all_texts), strict=True)
     )
+    read_as_text = tokenizer.renderer.texts.words.read_as_text
     for (index, row), of_row in zip(batch, texts, strict=True):
         if isinstance(of_row, RowProblem):
             yield index, of_row
@@ -213,7 +214,8 @@ def made_rows(
         if isinstance(sequences, RowProblem):
             yield index, sequences
         else:
-            inert = tuple(dict.fromkeys(word for text in of_row for word in text.inert))
+            # The first text has the prompt; a second one may be another template's, whose marks are its own.
+            inert = read_as_text(of_row[0].text, (word for text in of_row for word in text.inert))
             odd = next(filter(None, (text.out_of_turn for text in of_row)), None)
             num_images = sum(len(text.media) for text in of_row)
             yield index, MadeRow(sequences, inert, num_images, odd)

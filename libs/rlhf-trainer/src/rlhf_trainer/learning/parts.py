@@ -106,6 +106,9 @@ class SupervisedRows:
         """Rows that one call to ``take`` moves on by."""
         self._seed = seed
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def take(self, taken: int) -> TrajectoryColumns:
         """Return the next rows after the first ``taken``. A row at the end of an epoch that comes again at the start of
         the next is returned once."""

@@ -47,20 +47,29 @@ async def restore_roles(
             await role.load(folder)
 
 
-def check_epoch(state: LoopState, num_prompts: int) -> None:
-    """Compare the number of a run's prompts with that of the checkpoint, and keep it in the state.
+def check_epoch(state: LoopState, num_prompts: int, num_supervised: int = 0) -> None:
+    """Compare the numbers of a run's prompts and supervised rows with those of the checkpoint, and keep them in the
+    state.
+
+    Args:
+        num_supervised: 0 where the run reads none.
 
     Raises:
-        ResumeError: they differ, so that the run's place among them means something else now.
+        ResumeError: one differs, so that the run's place among them means something else now.
     """
-    if state.num_prompts not in (0, num_prompts):
-        raise ResumeError(
-            f"expected {state.num_prompts} prompts in an epoch, as there were when the checkpoint was made; now there "
-            f"are {num_prompts}. Rows, and options of data and environments that decide their number, cannot change: "
-            "put them back, or start a new run in another --output.",
-            code="resume/data-changed",
-        )
+    for now, was, what in (
+        (num_prompts, state.num_prompts, "prompts in an epoch"),
+        (num_supervised, state.num_supervised, "rows of supervised.data"),
+    ):
+        if 0 not in (now, was) and now != was:
+            raise ResumeError(
+                f"expected {was} {what}, as there were when the checkpoint was made; now there are {now}. Rows, and "
+                "options of data and environments that decide their number, cannot change: put them back, or start a "
+                "new run in another --output.",
+                code="resume/data-changed",
+            )
     state.num_prompts = num_prompts
+    state.num_supervised = num_supervised or state.num_supervised
 
 
 def restore_components(

@@ -95,7 +95,7 @@ class RLTrainer:
         if run.resume.checkpoint is not None or self.ledger.extent.num_bytes:
             self.ledger.resumed(self.state.step)
         self._empty_steps = EmptySteps(run.train.max_empty_steps, self.state.empty_steps)
-        check_epoch(self.state, len(session.tasks))
+        check_epoch(self.state, len(session.tasks), session.num_supervised)
         if point is not None:
             await restore_roles(point, session.resolved, self.saved_roles)
             await self._serve()

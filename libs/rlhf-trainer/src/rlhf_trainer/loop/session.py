@@ -71,6 +71,8 @@ class Session:
     learner: Learner
     rows: SourceRows | None = None
     """Rows of ``data.source``; None: they are of ``data.train``, or of environments."""
+    num_supervised: int = 0
+    """Number of rows of ``supervised.data`` that the loss reads."""
     sampler: PromptSampler | None = None
     """None: each prompt is drawn once an epoch."""
     shapers: Sequence[RewardShaper] = field(default=())
@@ -129,9 +131,8 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     from ..learning.parts import learning_parts
 
     parts = learning_parts(resolved, demands, tokenizer)
-    spec = with_sleep(
-        resolved, _spec(resolved, demands, tokenizer, vocabulary, total_steps), plugins
-    )
+    spec = _spec(resolved, demands, tokenizer, vocabulary, total_steps)
+    spec = with_sleep(resolved, spec, plugins)
     stack.push_async_callback(runtime.close)
     placement = await runtime.start(spec, plugins)
     engine = placement.engine
@@ -155,6 +156,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         evaluator=evaluator,
         learner=placement.learner or BatchLearner(resolved, demands, placement.roles, parts),
         rows=rows,
+        num_supervised=len(parts.supervised or ()),
         sampler=sampler,
         shapers=shapers,
         drawn=drawn_images(run, images),

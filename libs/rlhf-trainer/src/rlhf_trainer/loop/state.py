@@ -90,6 +90,8 @@ class LoopState(RatedState):
     """Mean entropy of the policy at the last step, nats per token; kept only where the entropy bonus follows it."""
     supervised_taken: NotNegative = 0
     """Position in the supervised rows, over all their epochs."""
+    num_supervised: NotNegative = 0
+    """Number of the supervised rows; 0 before the first step, and without any."""
     skipped_updates: dict[str, int] = field(default_factory=dict)
     """Role -> updates in a row whose gradient was not finite."""
     empty_steps: NotNegative = 0

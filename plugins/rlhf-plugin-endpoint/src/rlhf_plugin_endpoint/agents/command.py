@@ -52,10 +52,14 @@ class CommandAgent:
     Args:
         words: the command, with fields in braces.
         pass_env: variables that it gets from this process beside the usual ones.
+        says_outcome: False: others judge the episodes, and its output, which may be the policy's words, is no outcome.
     """
 
-    def __init__(self, words: Sequence[str], pass_env: Sequence[str]) -> None:
+    def __init__(
+        self, words: Sequence[str], pass_env: Sequence[str], *, says_outcome: bool = True
+    ) -> None:
         self._words = tuple(words)
+        self._says_outcome = says_outcome
         self._variables = worker_variables(pass_env)
 
     async def play(self, context: AgentContext) -> AgentOutcome:
@@ -102,7 +106,7 @@ class CommandAgent:
             raise AgentFailure(
                 f"ended with status {_status(process.returncode)}: {shown.strip() or 'it wrote no error'}"
             )
-        return read_outcome(_last_line(written))
+        return read_outcome(_last_line(written) if self._says_outcome else None)
 
     def _start(
         self, words: Sequence[str], context: AgentContext, task_file: Path

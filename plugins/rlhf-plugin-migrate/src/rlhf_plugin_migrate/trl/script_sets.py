@@ -22,6 +22,9 @@ _READS_THE_SAME = frozenset(
     }
 )
 """Arguments of ``load_dataset`` that change how rows are read, and no row."""
+_UNSHOWN_ROWS = (
+    "the text does not show its rows; write them with its to_json(FILE), and name FILE in {}"
+)
 
 
 @dataclass(slots=True)
@@ -50,7 +53,7 @@ def set_train(out: PythonScript, value: ast.expr) -> None:
     """Set the training set."""
     found = _set_of(value, out.names)
     if found is None:
-        out.leave_out("train_dataset", value)
+        out.leave_out("train_dataset", value, _UNSHOWN_ROWS.format("data.train"))
     elif _is_of_files(found, out.names):
         path, problem = (
             _the_file(found, out.names),
@@ -79,7 +82,7 @@ def set_held_out(out: PythonScript, value: ast.expr, train: ast.expr | None) -> 
     found = _set_of(value, out.names)
     trained = None if train is None else _set_of(train, out.names)
     if found is None:
-        out.leave_out(key, value)
+        out.leave_out(key, value, _UNSHOWN_ROWS.format("eval.data"))
     elif _is_of_files(found, out.names):
         out.leave_out(key, value, _problem_of_files(found, out.names, "eval.data"))
     else:
