@@ -273,8 +273,7 @@ def test_a_contradiction_is_refused(resolved, words, part, code):
         ("--reward.pattern.weight", "-1"),
         ("--eval.data", "a=x", "b=y", "--eval.temperatures", "0", "1", "--eval.n_samples", "4"),
         ("--executor", "turns", "--env", "maze", "--rollout.max_length", "2048"),
-        ("--critic.value_clip", "none"),  # value options wait for an estimator with values
-        ("--critic.optim", "picky"),  # no critic, so what its optimizer needs does not matter
+        ("--estimator", "discounted", "--critic.value_clip", "none"),
         ("--rollout.n_samples_per_prompt", "1", "--estimator", "discounted"),
         ("--data.template", "{{literal}} {q!r:>4} {row[a]}"),
     ],

@@ -105,7 +105,7 @@ def _without_effect(
     run: RunConfig, selections: Selections, labels: Labels
 ) -> Iterator[tuple[str, str]]:
     """Yield the path of each option that the rest of the configuration switches off, and the reason."""
-    kl = run.algo.kl
+    kl, needed = run.algo.kl, needs(selections, labels)
     if kl.mode == "reward":
         for name in ("tail", "unbiased_gradient"):
             yield f"algo.kl.{name}", "the KL is in the reward. Set --algo.kl.mode loss too."
@@ -119,9 +119,12 @@ def _without_effect(
             yield f"algo.kl.{name}", "there is no KL penalty. Set --algo.kl.coef too."
     if kl.target is None:
         yield "algo.kl.horizon", "the coefficient is fixed. Set --algo.kl.target to adapt it."
-    if kl.coef == 0 and "ref_logprobs" not in needs(selections, labels):
+    if kl.coef == 0 and "ref_logprobs" not in needed:
         yield "ref.path", "nothing uses a reference model. Set --algo.kl.coef too."
-    yield from _losses_without_effect(run, needs(selections, labels))
+    if "values" not in needed:
+        for path in labels.typed_below("critic"):
+            yield path, "the run has no critic. Choose an --estimator that needs one."
+    yield from _losses_without_effect(run, needed)
     yield from _evaluation_without_effect(run)
     yield from splits_without_effect((*run.data.train, *run.supervised.data), run.eval)
     yield from shared_without_effect(run, selections)
