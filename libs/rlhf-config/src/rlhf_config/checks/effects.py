@@ -18,6 +18,7 @@ from ..run import RunConfig, SupervisedConfig
 from ..trained_roles import OPTIONS_OF_PARTS, SeeingActor
 from .features import needs, old_logprobs_from, renormalizes
 from .held_out import held_out_without_effect, splits_without_effect
+from .reward_rules import learns_from_rewards
 
 
 def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
@@ -124,6 +125,9 @@ def _without_effect(
     if "values" not in needed:
         for path in labels.typed_below("critic"):
             yield path, "the run has no critic. Choose an --estimator that needs one."
+    if not learns_from_rewards(selections):
+        for path in labels.typed_below("algo.advantage"):
+            yield path, "no loss of this run is weighted with advantages. Leave it out."
     yield from _losses_without_effect(run, needed)
     yield from _evaluation_without_effect(run)
     yield from splits_without_effect((*run.data.train, *run.supervised.data), run.eval)
