@@ -55,10 +55,6 @@ REFUSED = {
         "--estimator gdpo --reward.shapers overlong",
         "config/conflicting-component",
     ),
-    "a filter of old samples in a run of new ones": (
-        "--rollout.filters drop_stale",
-        "config/missing-capability",
-    ),
 }
 
 

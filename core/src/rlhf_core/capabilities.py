@@ -86,8 +86,7 @@ are not kept."""
 SLEEP = "sleep"
 """Word of a run whose engine may sleep while roles compute. Options of engines about their sleep need it."""
 STALE_ROLLOUTS = "stale_rollouts"
-"""Word of a run that generates ahead of training. Filters of old samples, and options of engines about what they do
-meanwhile, need it."""
+"""Word of a run that generates ahead of training. Options of engines about what they do meanwhile need it."""
 BFLOAT16_WEIGHTS = "bfloat16_weights"
 """Word of a run whose parameters are in bfloat16. A training backend excludes it by options that compute in float32."""
 IN_PROCESS = "in_process"
@@ -139,7 +138,7 @@ FIX: Mapping[str, str] = {
     LENDS_BASES: "a reward is to compute with the base of a role, which this training backend keeps to itself. Choose "
     "--backend torch, or let the reward have a base of its own",
     STALE_ROLLOUTS: "generation does not run ahead of training in this run. Set --rollout.max_staleness 1, or leave "
-    "it out",
+    "the option out",
     SLEEP: "nothing sleeps in this run. Set --runtime.sleep always, or leave the engine's option about sleep out",
     SHARES_WEIGHTS: "choose --engine embedded; others read the model again, without what was done to it",
     ENGINE_SEES: "this engine reads text alone; choose --engine embedded or vllm",

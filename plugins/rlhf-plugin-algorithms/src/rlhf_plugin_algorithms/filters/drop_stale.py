@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import Field
 
 from rlhf_core import Component, Config
-from rlhf_core.capabilities import STALE_ROLLOUTS
 from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
 
 
@@ -38,5 +37,4 @@ COMPONENT = Component(
     factory=DropStale,
     config=DropStaleConfig,
     summary="drops prompts with a token that too old weights sampled",
-    needs=frozenset({STALE_ROLLOUTS}),
 )
