@@ -74,6 +74,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "algo.terms.distill": at("algo.teacher.path", "model"),
     "algo.terms.sft": at("supervised.data", ["held_out.jsonl"]),
     "algo.advantage.gae.bootstrap_truncated": CUT,
+    "algo.advantage.gdpo": at("reward.shapers", []),
     "algo.advantage.grpo_passk.advantage": SETS,
     "algo.advantage.grpo_passk.k": SETS,
     "algo.advantage.grpo_passk.correct_above": SETS,

@@ -56,7 +56,9 @@ def test_there_is_something_to_combine():
 def test_a_component_takes_a_step_with_finite_numbers(
     train, teacher, estimator, loss, correction, executor
 ):
-    flags = ["--estimator", estimator, "--loss", loss, "--executor", executor, "--steps", "1"]
+    flags = ["--loss", loss, "--executor", executor, "--steps", "1"]
+    if estimator != DEFAULTS[0]:
+        flags += ["--estimator", estimator]
     flags += ["--reward", "vary.py:vary", "--reward.vary.isolate", "false"]
     if correction is not None:
         flags += ["--algo.correction.kind", correction]

@@ -81,10 +81,13 @@ def resolved(model, estimator, loss, correction):
         "data": {"train": ["d.jsonl"], "max_prompt_tokens": 8},
         "reward": {"use": ["exact_match"]},
         "rollout": {"batch_size": 2, "n_samples_per_prompt": 4, "max_new_tokens": 8},
-        "algo": {"teacher": {"path": str(model), "top_k": 4}},
+        "algo": {
+            "teacher": {"path": str(model), "top_k": 4},
+            "advantage": {"estimator": estimator},
+        },
         "supervised": {"data": ["s.jsonl"]},
     }
-    flags = ["--estimator", estimator, "--loss", loss]
+    flags = ["--loss", loss]
     if correction is not None:
         flags += ["--algo.correction.kind", correction]
     layers = [read_toml(DEFAULTS, defaults=True), Layer.of(options, "run.toml")]

@@ -48,7 +48,7 @@ def test_a_model_that_is_only_read_may_be_an_adapter(check, tmp_path):
             match="expected a whole model; it is an adapter",
             check=has_code("config/unusable-path"),
         ):
-            check(**{trained: "./adapter"})
+            check(**{"estimator": "discounted", trained: "./adapter"})
 
 
 def test_a_balancing_loss_needs_a_model_with_experts(check, tmp_path):
@@ -126,7 +126,7 @@ def test_what_is_not_there_is_named(check, tmp_path, flag, value, part):
     (tmp_path / "used" / "checkpoints").mkdir(parents=True)
 
     with pytest.raises(ConfigError) as caught:
-        check(**{flag: value})
+        check(**{"estimator": "discounted", flag: value})
 
     assert part in str(caught.value)
 

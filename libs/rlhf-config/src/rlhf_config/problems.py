@@ -80,6 +80,14 @@ class Labels:
         origin = self._tree.origins.get(path)
         return origin is not None and origin.typed
 
+    def typed_below(self, section: str) -> list[str]:
+        """Return the options of a section, its components' too, that were given on the command line."""
+        return [
+            path
+            for path in self._tree.origins
+            if path.startswith(f"{section}.") and self.is_typed(path)
+        ]
+
     def is_default(self, path: str) -> bool:
         """True when the option stands in the defaults of the command alone."""
         origin = self._tree.origins.get(path)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rlhf_config import Layer
 from rlhf_core import CapabilityError
 from rlhf_testing.errors import has_code
 
@@ -68,6 +69,12 @@ def test_an_adapter_at_the_learning_rate_of_full_training_is_doubted(resolved, w
 
     assert caution.startswith(f"{named} with a learning rate of 1e-06")
     assert "about 10 times" in caution
+
+
+def test_the_rate_of_a_critic_that_is_not_built_is_not_commented_on(resolved):
+    waiting = {"critic": {"adapter": "thin", "plain": {"lr": 1e-6}}}
+
+    assert resolved(files=[Layer.of(waiting, "run.toml")]).cautions == ()
 
 
 @pytest.mark.parametrize(

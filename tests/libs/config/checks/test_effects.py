@@ -34,6 +34,12 @@ NO_EFFECT = {
         ],
         "replaces the gradient",
     ),
+    "critic of nobody": (["--critic.value_clip", "none"], "the run has no critic"),
+    "rate of no critic": (["--critic.plain.lr", "1e-3"], "Choose an --estimator that needs one"),
+    "estimator of no loss": (
+        ["--loss", "repeats", "--estimator", "discounted"],
+        "no loss of this run is weighted with advantages",
+    ),
     "step of a fixed bonus": (["--algo.loss.entropy_step", "0.1"], "entropy_target to adapt it"),
     "teacher of nobody": (["--algo.teacher.path", "x"], "learns from a teacher"),
     "many tokens of a teacher": (
@@ -126,6 +132,7 @@ def test_a_typed_option_that_changes_nothing_is_refused(resolved, words, part):
 
 def test_what_changes_nothing_may_stand_in_a_file(resolved):
     waiting = {"algo": {"kl": {"mode": "loss"}}, "data": {"shuffle": False}, "ref": {"path": "x"}}
+    waiting |= {"critic": {"warmup_steps": 1, "plain": {"lr": 0.001}}}
 
     resolved(files=[Layer.of(waiting, "run.toml")])
 
@@ -137,6 +144,8 @@ COUNTS = [
     ("--algo.loss.old_logprobs=recompute", "--rollout.compared_share", "0.5"),
     ("--resume", "auto", "--resume.strict", "--resume.damaged_records", "set-aside"),
     ("--rollout.max_staleness", "1", "--rollout.in_flight_updates"),
+    ("--estimator", "discounted", "--critic.value_clip", "none", "--critic.plain.lr", "1e-3"),
+    ("--loss", "repeats", "--algo.terms.use", "clip", "--estimator", "discounted"),
     ("--actor.lr_schedule", "falling", "--actor.min_lr_ratio", "0.5"),
     ("--reward.pattern.on_error", "value", "--reward.pattern.error_value", "1"),
     ("--eval.data", "x", "--eval.split", "test", "--eval.every", "5"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rlhf_config import Layer
 from rlhf_config.checks.features import (
     aggregation_of,
     features_of,
@@ -187,7 +188,7 @@ def test_the_aggregation_is_as_written_else_the_first_ones_own_else_by_tokens(re
 
 
 def test_what_a_critic_would_need_does_not_matter_without_one(resolved):
-    resolved("--critic.optim", "picky")
+    resolved(files=[Layer.of({"critic": {"optim": "picky"}}, "run.toml")])
     with pytest.raises(
         CapabilityError, match=r"--critic\.optim", check=has_code("config/missing-capability")
     ):

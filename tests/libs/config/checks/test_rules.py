@@ -141,6 +141,11 @@ CONTRADICTIONS = {
         "--rollout.filters by_reward drops prompts by their rewards, and --loss repeats teaches the same",
         "config/filter-of-unused-rewards",
     ),
+    "a KL in rewards beside a loss that needs none": (
+        ["--loss", "repeats", "--algo.kl.coef", "0.1"],
+        "--algo.kl.coef 0.1: the KL would be subtracted from rewards, and --loss repeats teaches the same",
+        "config/kl-in-unused-rewards",
+    ),
     "two kinds of held-out data": (
         ["--eval.data", "x", "--eval.fraction", "0.1"],
         "--eval.data and --eval.fraction",
@@ -263,6 +268,7 @@ def test_a_contradiction_is_refused(resolved, words, part, code):
             "--algo.terms.clip.weight=2",
         ),
         ("--loss", "follow", "--algo.teacher.path", "x"),
+        ("--loss", "repeats", "--algo.kl.coef", "0.1", "--algo.terms.use", "clip"),
         (
             "--loss=follow",
             "--algo.loss.follow.wide",
@@ -273,8 +279,7 @@ def test_a_contradiction_is_refused(resolved, words, part, code):
         ("--reward.pattern.weight", "-1"),
         ("--eval.data", "a=x", "b=y", "--eval.temperatures", "0", "1", "--eval.n_samples", "4"),
         ("--executor", "turns", "--env", "maze", "--rollout.max_length", "2048"),
-        ("--critic.value_clip", "none"),  # value options wait for an estimator with values
-        ("--critic.optim", "picky"),  # no critic, so what its optimizer needs does not matter
+        ("--estimator", "discounted", "--critic.value_clip", "none"),
         ("--rollout.n_samples_per_prompt", "1", "--estimator", "discounted"),
         ("--data.template", "{{literal}} {q!r:>4} {row[a]}"),
     ],

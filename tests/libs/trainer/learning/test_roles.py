@@ -2,6 +2,7 @@
 
 import pytest
 
+from rlhf_config import Layer
 from rlhf_trainer.learning.demands import demands_of
 from rlhf_trainer.learning.roles import critic_role, policy_role, runtime_spec
 
@@ -117,7 +118,9 @@ def test_a_schedule_counts_the_updates_of_its_role(resolved, words, policy, crit
 
 
 def test_critics_that_are_not_built_do_not_shorten_the_policys_schedule(resolved):
-    found = resolved("--critic.warmup_steps", "4", "--actor.lr_schedule", "flat")
+    waiting = Layer.of({"critic": {"warmup_steps": 4}}, "run.toml")
+
+    found = resolved("--actor.lr_schedule", "flat", files=[waiting])
 
     assert len(spec(found).roles["policy"].schedule.factors) == 10 + 1
 

@@ -141,19 +141,19 @@ def test_without_a_named_reward_it_is_an_error(make_reward_batch):
 
 def test_what_no_named_reward_accounts_for_is_reported(make_reward_batch):
     batch = batch_of(make_reward_batch, {"a": [1.0, 0.0]}, [0, 0], {"a": 2.0})
-    # A shaper took 0.5 from the first sample.
-    shaped = replace(batch, rewards=batch.rewards - torch.tensor([0.5, 0.0]))
+    # A turn took 0.5 from the first sample.
+    with_turn = replace(batch, rewards=batch.rewards - torch.tensor([0.5, 0.0]))
 
     assert metric_values(RAW(batch).metrics) == {"gdpo/reward_unseen": 0.0}
-    assert metric_values(RAW(shaped).metrics) == {"gdpo/reward_unseen": 0.25}
+    assert metric_values(RAW(with_turn).metrics) == {"gdpo/reward_unseen": 0.25}
 
 
 def test_what_is_unseen_counts_episodes(make_reward_batch):
-    """The shaped episode has three rows of four; by episodes it is one of two."""
+    """The episode with a turn's reward has three rows of four; by episodes it is one of two."""
     rows = [0, 0, 0, 1]
     batch = batch_of(make_reward_batch, {"a": [1.0, 1.0, 1.0, 0.0]}, [0] * 4, episode=rows)
-    shaped = replace(batch, rewards=batch.rewards - torch.tensor([0.5, 0.5, 0.5, 0.0]))
+    with_turn = replace(batch, rewards=batch.rewards - torch.tensor([0.5, 0.5, 0.5, 0.0]))
 
-    (metric,) = RAW(shaped).metrics.values()
+    (metric,) = RAW(with_turn).metrics.values()
 
     assert (float(metric.total), float(metric.count)) == (0.5, 2.0)

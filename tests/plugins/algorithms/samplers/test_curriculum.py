@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -44,6 +45,28 @@ def test_two_results_of_a_prompt_count_in_the_order_of_their_draws():
     sampler.note([result(2, 1.0, epoch=1), result(2, 0.0, epoch=0)])
 
     assert sampler.state_dict() == {"rates": {"2": 0.5}}  # 0, then halfway to 1
+
+
+class Mixed(NumberedPrompts):
+    """A mix whose epochs have 30 of 40 prompts: the first 10, and 20 of the others, which differ by epoch."""
+
+    def __len__(self):
+        return 30
+
+    def order(self, epoch):
+        first, others = self.indices[:10], np.roll(self.indices[10:], -20 * epoch)
+        return self.generator(epoch).permutation(np.concatenate([first, others[:20]]))
+
+
+def test_an_epoch_of_a_mix_has_the_shares_of_its_sets():
+    sampler = Curriculum(CurriculumConfig())
+    prompts = Mixed(PROMPTS)
+    sampler.begin(prompts)
+
+    for epoch in range(3):
+        drawn = set(draw(sampler, 30, taken=30 * epoch))
+
+        assert drawn == set(prompts.order(epoch).tolist())
 
 
 def test_prompts_outside_of_the_bounds_come_by_the_uniform_share_alone():

@@ -12,7 +12,7 @@ from rlhf_core.capabilities import READS_TEXT
 from ..problems import Labels
 from ..resolved import Selections
 from ..run import RunConfig
-from .features import is_off_policy, updates_per_batch
+from .features import is_off_policy, updates_per_batch, without_idle_critic
 
 FULL_RATE = 1e-6
 """Learning rate of full training by reinforcement and from preferences."""
@@ -25,7 +25,7 @@ def cautions(run: RunConfig, selections: Selections, labels: Labels) -> tuple[st
     return (
         *_truncated_sampling(run, labels),
         *_later_updates(run, selections, labels),
-        *small_adapter_rates(selections, labels),
+        *small_adapter_rates(without_idle_critic(selections, labels), labels),
         *blind_rewards(selections, labels),
     )
 

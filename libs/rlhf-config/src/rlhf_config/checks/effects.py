@@ -18,6 +18,7 @@ from ..run import RunConfig, SupervisedConfig
 from ..trained_roles import OPTIONS_OF_PARTS, SeeingActor
 from .features import needs, old_logprobs_from, renormalizes
 from .held_out import held_out_without_effect, splits_without_effect
+from .reward_rules import learns_from_rewards
 
 
 def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
@@ -105,7 +106,7 @@ def _without_effect(
     run: RunConfig, selections: Selections, labels: Labels
 ) -> Iterator[tuple[str, str]]:
     """Yield the path of each option that the rest of the configuration switches off, and the reason."""
-    kl = run.algo.kl
+    kl, needed = run.algo.kl, needs(selections, labels)
     if kl.mode == "reward":
         for name in ("tail", "unbiased_gradient"):
             yield f"algo.kl.{name}", "the KL is in the reward. Set --algo.kl.mode loss too."
@@ -119,9 +120,15 @@ def _without_effect(
             yield f"algo.kl.{name}", "there is no KL penalty. Set --algo.kl.coef too."
     if kl.target is None:
         yield "algo.kl.horizon", "the coefficient is fixed. Set --algo.kl.target to adapt it."
-    if kl.coef == 0 and "ref_logprobs" not in needs(selections, labels):
+    if kl.coef == 0 and "ref_logprobs" not in needed:
         yield "ref.path", "nothing uses a reference model. Set --algo.kl.coef too."
-    yield from _losses_without_effect(run, needs(selections, labels))
+    if "values" not in needed:
+        for path in labels.typed_below("critic"):
+            yield path, "the run has no critic. Choose an --estimator that needs one."
+    if not learns_from_rewards(selections):
+        for path in labels.typed_below("algo.advantage"):
+            yield path, "no loss of this run is weighted with advantages. Leave it out."
+    yield from _losses_without_effect(run, needed)
     yield from _evaluation_without_effect(run)
     yield from splits_without_effect((*run.data.train, *run.supervised.data), run.eval)
     yield from shared_without_effect(run, selections)

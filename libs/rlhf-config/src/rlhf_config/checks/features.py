@@ -157,6 +157,13 @@ def needs(selections: Selections, labels: Labels) -> frozenset[str]:
     return capabilities.needs_of(_chosen(selections, labels))
 
 
+def without_idle_critic(selections: Selections, labels: Labels) -> Selections:
+    """Return the selections that take part in the run: those of a critic if one is built, and all others."""
+    if "values" in needs(selections, labels):
+        return selections
+    return {path: found for path, found in selections.items() if not path.startswith(_CRITIC)}
+
+
 def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
     """Refuse components that cannot work together or with the options.
 
@@ -165,13 +172,7 @@ def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
     """
     if not run.algo.kl.coef:
         selections = {path: found for path, found in selections.items() if path != _KL}
-    chosen = _chosen(selections, labels)
-    if "values" not in capabilities.needs_of(chosen):
-        # No critic is built, so what its selectors pick takes no part in the run.
-        chosen = _chosen(
-            {path: found for path, found in selections.items() if not path.startswith(_CRITIC)},
-            labels,
-        )
+    chosen = _chosen(without_idle_critic(selections, labels), labels)
     capabilities.check(chosen, features_of(run, selections), run.rollout.n_samples_per_prompt)
     if run.algo.correction.replay_routes:
         check_routes(selections, labels)

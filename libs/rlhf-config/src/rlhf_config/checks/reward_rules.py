@@ -1,4 +1,4 @@
-"""Refusal of runs without the rewards that they learn from, and of filters on rewards that nothing learns from."""
+"""Refusal of runs without the rewards that they learn from, and of what acts on rewards that nothing learns from."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from rlhf_core.errors import ConfigError
 
 from ..problems import Labels, missing
 from ..resolved import Selection, Selections
+from ..run import RunConfig
 
 
 def missing_reward(selections: Selections, labels: Labels) -> Iterator[ConfigError]:
     """Yield the problem of a run whose loss is weighted with advantages and that nothing rewards."""
-    losses = (*selections["algo.loss.policy"], *selections["algo.terms.use"])
     (executor,) = selections["rollout.executor"]
     is_rewarded = REWARDS_EPISODES in executor.registered.component.provides
     if selections["reward.use"] or selections["env.use"] or is_rewarded:
         return
-    if any(map(_learns_from_rewards, losses)):
+    if learns_from_rewards(selections):
         yield ConfigError(
             missing(
                 "--reward",
@@ -30,8 +30,9 @@ def missing_reward(selections: Selections, labels: Labels) -> Iterator[ConfigErr
         )
 
 
-def reward_rules(selections: Selections, labels: Labels) -> Iterator[ConfigError]:
-    """Yield the problems of rewards that teach nothing, and of filters on rewards that nothing learns from."""
+def reward_rules(run: RunConfig, selections: Selections, labels: Labels) -> Iterator[ConfigError]:
+    """Yield the problems of rewards that teach nothing, and of a KL in rewards, or filters on them, that nothing learns
+    from."""
     rewards = selections["reward.use"]
     weights = [chosen.reward.weight for chosen in rewards if chosen.reward is not None]
     if weights and not any(weights) and not selections["env.use"]:
@@ -41,6 +42,13 @@ def reward_rules(selections: Selections, labels: Labels) -> Iterator[ConfigError
             code="config/weightless-rewards",
         )
     (loss,) = selections["algo.loss.policy"]
+    if run.algo.kl.coef and run.algo.kl.mode == "reward" and not learns_from_rewards(selections):
+        yield ConfigError(
+            f"{labels('algo.kl.coef')} {run.algo.kl.coef:g}: the KL would be subtracted from rewards, and "
+            f"{labels('algo.loss.policy')} {loss.registered.name} teaches the same whatever the rewards are. Set "
+            "--algo.kl.mode loss, or leave the KL out: --algo.kl.coef 0.",
+            code="config/kl-in-unused-rewards",
+        )
     if _learns_from_rewards(loss):
         return
     for chosen in selections["rollout.filters"]:
@@ -51,6 +59,13 @@ def reward_rules(selections: Selections, labels: Labels) -> Iterator[ConfigError
                 "the filter out, or choose a --loss that is weighted with advantages.",
                 code="config/filter-of-unused-rewards",
             )
+
+
+def learns_from_rewards(selections: Selections) -> bool:
+    """True when a loss of the run is weighted with advantages."""
+    return any(
+        map(_learns_from_rewards, (*selections["algo.loss.policy"], *selections["algo.terms.use"]))
+    )
 
 
 def _learns_from_rewards(loss: Selection) -> bool:

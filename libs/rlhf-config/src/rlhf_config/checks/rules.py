@@ -33,7 +33,7 @@ def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugi
         *_external_rules(selections, labels),
         *_data_rules(run, labels),
         *learning_rules(run, selections, labels, plugins),
-        *reward_rules(selections, labels),
+        *reward_rules(run, selections, labels),
         *_evaluation_rules(run, labels),
         *in_process_rules(selections, labels),
     ):

@@ -108,4 +108,5 @@ COMPONENT = Component(
     config=GdpoConfig,
     summary="several rewards, each normalized within its group by itself, then summed (GDPO)",
     needs=frozenset({"group>=2", "reward"}),
+    conflicts=frozenset({"reward_shaper"}),
 )

@@ -80,11 +80,15 @@ class Curriculum:
 
     def draw(self, request: DrawRequest) -> list[int]:
         """Return prompts, none twice before all were drawn; those in flight wait until nothing else is left."""
-        generator = self._prompts.generator(request.taken)
+        generator, indices = self._prompts.generator(request.taken), self._prompts.indices
+        if len(self._prompts) < len(
+            indices
+        ):  # of a mix, an epoch has some, in the shares of its sets
+            indices = np.sort(self._prompts.order(request.taken // len(self._prompts)))
         drawn: list[int] = []
         while len(drawn) < request.count:
-            count = min(request.count - len(drawn), len(self._prompts.indices))
-            drawn += self._different(count, request.in_flight, generator)
+            count = min(request.count - len(drawn), len(indices))
+            drawn += self._different(count, indices, request.in_flight, generator)
         return drawn
 
     def note(self, results: Sequence[PromptResult]) -> None:
@@ -102,13 +106,17 @@ class Curriculum:
         self._rates = {int(index): float(rate) for index, rate in state["rates"].items()}
 
     def _different(
-        self, count: int, in_flight: Collection[int], generator: np.random.Generator
+        self,
+        count: int,
+        indices: NDArray[np.int64],
+        in_flight: Collection[int],
+        generator: np.random.Generator,
     ) -> list[int]:
-        """Return ``count`` different prompts, at most as many as there are."""
-        everything = generator.permutation(self._prompts.indices)  # (P,)
+        """Return ``count`` different prompts of ``indices``, at most as many as there are."""
+        everything = generator.permutation(indices)  # (P,)
         late = np.isin(everything, list(in_flight))
         everything = np.concatenate([everything[~late], everything[late]])
-        wanted = generator.permutation(self._wanted(in_flight))
+        wanted = generator.permutation(self._wanted(indices, in_flight))
         # Each line has all prompts, so neither runs out before all were drawn.
         lines = {
             True: iter(everything.tolist()),
@@ -119,10 +127,9 @@ class Curriculum:
             drawn[next(index for index in lines[bool(of_all)] if index not in drawn)] = None
         return list(drawn)
 
-    def _wanted(self, in_flight: Collection[int]) -> NDArray[np.int64]:
+    def _wanted(self, indices: NDArray[np.int64], in_flight: Collection[int]) -> NDArray[np.int64]:
         low, high = self.config.low, self.config.high
         others = [index for index, rate in self._rates.items() if not low <= rate <= high]
-        indices = self._prompts.indices
         return indices[~np.isin(indices, [*others, *in_flight])]
 
 

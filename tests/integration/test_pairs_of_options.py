@@ -1,0 +1,172 @@
+"""Pairs of options that people combine: a run with them is refused with a reason, or it ends with finite numbers, goes
+on to the bit when it was killed, and exports what it trained. None of them is ignored in silence."""
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rlhf_core import ConfigError
+from rlhf_core.contracts import Stop, Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_plugin_local.torch_backend import TorchBackend
+from rlhf_testing.errors import has_code
+from rlhf_testing.tiny import write_tiny_model
+
+from .conftest import REWARD, VARY
+from .forked_runs import metrics_without_times, run_in_a_fork, weights_digest
+from .pairs_of_options import BASE, drawn, resolved, words_of
+
+TELLING = [
+    "preset=grpo kl=loss adapter=lora rows=chat updates=several",
+    "preset=dapo optimizer=muon evaluation=fraction rows=template",
+    "preset=ppo adapter=dora rewards=two entropy=target lengths=stop",
+    "preset=gspo dtype=bfloat16 updates=several filter=variance",
+    "estimator=gae kl=adaptive play=digits optimizer=adam sampler=curriculum",
+    "estimator=gae kl=loss term=sft dtype=bfloat16 evaluation=sampled",
+    "estimator=gigpo play=hint adapter=merged correction=icepop",
+    "estimator=gdpo rewards=two rows=mix kl=reward updates=several",
+    "estimator=remax play=digits entropy=bonus backend=apart",
+    "estimator=optimal_token_baseline updates=several adapter=pissa lengths=stop",
+    "estimator=raft loss=gpg shaper=normalize optimizer=sgd rows=mix sampler=curriculum",
+    "loss=distill kl=loss play=hint adapter=lora evaluation=fraction",
+    "loss=decoupled_ppo term=distill updates=several shaper=overlong",
+    "loss=topr term=sft adapter=lora lengths=one rows=chat",
+    "loss=kl_cov correction=tis kl=reward backend=checkpointing filter=dynamic",
+    "loss=dppo adapter=saved optimizer=muon updates=several correction=mis",
+]
+"""Values of ``GROUPS`` that meet in a run, with state of many kinds."""
+REFUSED = {
+    "a critic's options without a critic": ("--critic.adam.lr 1e-3", "config/no-effect"),
+    "an estimator that no loss reads": (
+        "--loss distill --algo.teacher.path teacher --estimator rloo",
+        "config/no-effect",
+    ),
+    "a KL in rewards that no loss reads": (
+        "--loss distill --algo.teacher.path teacher --algo.kl.coef 0.1",
+        "config/kl-in-unused-rewards",
+    ),
+    "shapers of a sum that is not read": (
+        "--estimator gdpo --reward.shapers overlong",
+        "config/conflicting-component",
+    ),
+}
+
+
+@pytest.mark.parametrize(("more", "code"), REFUSED.values(), ids=REFUSED)
+def test_a_choice_that_another_one_switches_off_is_refused(more, code):
+    with pytest.raises(ConfigError, check=has_code(code)):
+        resolved([*BASE.split(), *more.split()])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with models, rows and rewards for the words of ``GROUPS``."""
+    folder = tmp_path_factory.mktemp("pairs")
+    tiny = {"hidden_size": 16, "num_layers": 1, "num_heads": 2}
+    write_tiny_model(folder / "model", **tiny, initializer_range=0.3)
+    write_tiny_model(folder / "teacher", **tiny, initializer_range=0.5, seed=7)
+    for name, step in (("mine", 37), ("more", 51), ("good", 53)):
+        digits = [f"{n:03d}" for n in range(step % 2, 999, step)]
+        rows = [{"prompt": f"{n}=", "answer": n, "response": n} for n in digits]
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    (folder / "my_reward.py").write_text(REWARD)
+    (folder / "vary.py").write_text(VARY)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+
+IDS = list(range(10, 30))
+
+
+def one_row():
+    actions = len(IDS) - 1
+    return TrajectoryColumns.from_trajectories(
+        [
+            Trajectory(
+                uid=Uid(0, 0, 0),
+                token_ids=np.array(IDS, np.int32),
+                action_mask=np.array([False] + [True] * actions),
+                rollout_logprobs=np.zeros(actions, np.float32),
+                weight_version=np.zeros(actions, np.int32),
+                turns=(Turn(start=1, end=len(IDS), stop=Stop.EOS),),
+                reward=0.0,
+                rewards={"score": 0.0},
+            )
+        ]
+    )
+
+
+def note_what_is_exported():
+    """Write the log-probs of a row by the trained policy beside the folder that it is exported to."""
+    whole = TorchBackend.export
+
+    def export(self, folder, *, ema=False):
+        if not ema:
+            np.save(Path("trained.npy"), np.concatenate([self.logprobs(one_row())]).ravel())
+        return whole(self, folder, ema=ema)
+
+    TorchBackend.export = export
+
+
+def logprobs_of(folder):
+    """Log-probs of the row by plain Transformers and PEFT."""
+    if (folder / "adapter_config.json").exists():
+        from peft import AutoPeftModelForCausalLM
+
+        model = AutoPeftModelForCausalLM.from_pretrained(folder)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        scores = model(torch.tensor([IDS])).logits[0, :-1].float().log_softmax(-1)
+    return scores.gather(1, torch.tensor(IDS[1:])[:, None])[:, 0].numpy()
+
+
+def check_run(folder, choices):
+    words = ["train", *words_of(choices), "--output"]
+    name = "-".join(choices.values())
+    whole, killed = folder / f"{name}-whole", folder / f"{name}-killed"
+
+    status = run_in_a_fork(folder, name, [*words, whole.name], prepare=note_what_is_exported)
+    log = (folder / f"{name}.log").read_text()
+    assert status == 0, log
+    lines = metrics_without_times(whole)
+    numbers = [line.get("metrics", line.get("eval")) for line in lines]
+    assert all(math.isfinite(value) for found in numbers for value in found.values()), numbers
+    assert sum("metrics" in line for line in lines) == 3
+
+    # Rounding of bfloat16 weights moves log-probs of these sizes by hundredths, that of float32 by millionths.
+    atol = 0.1 if "dtype" in choices else 1e-4
+    trained = np.load(folder / "trained.npy")
+    np.testing.assert_allclose(logprobs_of(whole / "model"), trained, atol=atol, rtol=0)
+
+    status = run_in_a_fork(folder, name, [*words, killed.name], fault="train:3")
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    again = [*words, killed.name, "--resume", "auto"]
+    assert run_in_a_fork(folder, name, again) == 0, (folder / f"{name}.log").read_text()[-2000:]
+    assert metrics_without_times(killed) == lines
+    assert weights_digest(killed) == weights_digest(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("telling", TELLING)
+def test_choices_that_meet_end_well(folder, telling):
+    pairs = (pair.split("=") for pair in telling.split())
+
+    check_run(folder, dict(pairs))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("seed", range(120))
+def test_drawn_choices_end_well(folder, seed):
+    check_run(folder, drawn(seed))
