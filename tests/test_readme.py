@@ -95,18 +95,25 @@ def median(tmp_path_factory):
     return target
 
 
-@pytest.fixture
-def plugins(median, monkeypatch):
-    monkeypatch.syspath_prepend(str(median))
-    return plugin_loader.load("")
+@pytest.fixture(scope="module")
+def plugins(median):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(median))
+        yield plugin_loader.load("")
+
+
+@pytest.fixture(scope="module")
+def functions():
+    """Names of files and of the functions in them that the pages speak of."""
+    text = "\n".join(page.read_text() for page in PAGES)
+    return set(re.findall(r"([a-z_]+\.py):([A-Za-z_]+)\b", text))
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, functions):
     """A working directory with the examples, and the Python files that the pages speak of."""
     monkeypatch.chdir(tmp_path)
-    text = "\n".join(page.read_text() for page in PAGES)
-    for file, name in set(re.findall(r"([a-z_]+\.py):([A-Za-z_]+)\b", text)):
+    for file, name in functions:
         block = next((b for _, b in PYTHON if re.search(rf"(def|class) {name}\b", b)), None)
         (tmp_path / file).write_text(block or f"def {name}(response):\n    return 0.0\n")
     (tmp_path / "run.toml").write_text(tomli_w.dumps(BASE))

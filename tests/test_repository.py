@@ -6,7 +6,8 @@ import re
 import tomllib
 import typing
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -147,8 +148,25 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@lru_cache(maxsize=128)
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+@cache
+def found_in(path: Path) -> Mapping[Callable[[ast.Module], object], list[typing.Any]]:
+    """Return what each rule finds in a file, which is parsed once for all of them."""
+    rules = TEST_RULES if "tests" in path.relative_to(ROOT).parts else SOURCE_RULES
+    return {rule: list(rule(parsed(path))) for rule in rules}
+
+
+def found_by(
+    rule: Callable[[ast.Module], Iterable[tuple[int, str]]], paths: Iterable[Path]
+) -> list[str]:
+    """Return file, line and words of whatever a rule finds."""
+    return [
+        f"{name_of(path)}:{line} {words}" for path in paths for line, words in found_in(path)[rule]
+    ]
 
 
 def dotted(node: ast.expr) -> str:
@@ -168,13 +186,21 @@ def imported_modules(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.module
 
 
-def docstrings(tree: ast.Module) -> set[int]:
-    """Ids of the constants that are documentation: bare strings as statements."""
-    return {
+def short_strings(tree: ast.Module) -> list[tuple[int, str]]:
+    """Line and text of the strings that could be a name: those that are documentation, bare as statements, are none."""
+    prose = {
         id(node.value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
+    return [
+        (node.lineno, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and " " not in node.value
+        and id(node) not in prose
+    ]
 
 
 def test_no_file_is_longer_than_400_lines():
@@ -195,16 +221,17 @@ def test_the_trainer_stays_thin():
     assert num_lines((ROOT / "libs/rlhf-trainer/src").rglob("*.py")) <= MAX_TRAINER_LINES
 
 
-def test_no_function_is_longer_than_80_lines():
-    too_long = [
-        f"{name_of(path)}:{node.lineno} {node.name}"
-        for path in SOURCE
-        for node in ast.walk(parsed(path))
+def long_functions(tree: ast.Module) -> list[tuple[int, str]]:
+    return [
+        (node.lineno, node.name)
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or node.lineno) - node.lineno + 1 > MAX_FUNCTION_LINES
     ]
 
-    assert too_long == []
+
+def test_no_function_is_longer_than_80_lines():
+    assert found_by(long_functions, SOURCE) == []
 
 
 def first_party_components() -> list:
@@ -241,18 +268,12 @@ def test_the_core_never_compares_a_components_name():
         for name in (entry.name, *entry.component.aliases, entry.qualified)
     }
     assert len(names) > 10, "the first-party plugins are installed"
-    found = []
-    for path in FRAMEWORK:
-        tree = parsed(path)
-        skip = docstrings(tree)
-        found += [
-            f"{name_of(path)}:{node.lineno} {node.value!r}"
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant)
-            and node.value in names
-            and id(node) not in skip
-            and (name_of(path), node.value) not in WORDS_OF_THE_LANGUAGE
-        ]
+    found = [
+        f"{name_of(path)}:{line} {word!r}"
+        for path in FRAMEWORK
+        for line, word in found_in(path)[short_strings]
+        if word in names and (name_of(path), word) not in WORDS_OF_THE_LANGUAGE
+    ]
 
     assert found == []
 
@@ -283,12 +304,13 @@ def swallowed_exceptions(tree: ast.Module) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("path", SOURCE, ids=name_of)
-def test_nothing_that_runs_code_from_data_is_used(path):
+def test_nothing_that_runs_code_from_data_is_used():
     """No pickle in any guise, no eval or exec, no loaders that unpickle."""
-    found = unsafe_uses(parsed(path))
+    found = {
+        (name_of(path), what): line for path in SOURCE for line, what in found_in(path)[unsafe_uses]
+    }
 
-    assert [use for use in found if (name_of(path), use[1]) not in REVIEWED] == []
+    assert {use: line for use, line in found.items() if use not in REVIEWED} == {}
 
 
 @pytest.mark.parametrize(
@@ -316,7 +338,9 @@ def test_the_check_for_unsafe_code_knows_what_is_harmless():
 
 def test_no_exception_is_swallowed():
     swallowed = [
-        f"{name_of(path)}:{line}" for path in SOURCE for line in swallowed_exceptions(parsed(path))
+        f"{name_of(path)}:{line}"
+        for path in SOURCE
+        for line in found_in(path)[swallowed_exceptions]
     ]
 
     assert swallowed == []
@@ -358,7 +382,7 @@ def test_no_error_of_ours_is_told_by_its_text_alone():
     where one is told."""
     tests = [*(ROOT / "tests").rglob("*.py"), *ROOT.glob("examples/*/tests/**/*.py")]
 
-    found = [f"{name_of(path)}:{line}" for path in tests for line in errors_by_text(parsed(path))]
+    found = [f"{name_of(path)}:{line}" for path in tests for line in found_in(path)[errors_by_text]]
 
     assert found == []
 
@@ -408,7 +432,7 @@ def test_no_more_tests_sleep_by_the_clock():
     fast one."""
     tests = [*(ROOT / "tests").rglob("*.py"), *ROOT.glob("examples/*/tests/**/*.py")]
 
-    assert sum(len(sleeps_by_the_clock(parsed(path))) for path in tests) <= MAX_SLEEPS_IN_TESTS
+    assert sum(len(found_in(path)[sleeps_by_the_clock]) for path in tests) <= MAX_SLEEPS_IN_TESTS
 
 
 @pytest.mark.parametrize(
@@ -440,13 +464,7 @@ def docstrings_without_a_subject(tree: ast.Module) -> list[tuple[int, str]]:
 
 def test_a_docstring_begins_with_its_subject():
     """Documentation of modules, classes, functions and of what is assigned: "Mean of ...", never "What is meant"."""
-    found = [
-        f"{name_of(path)}:{line} {words}"
-        for path in [*SOURCE, *CONTRIB]
-        for line, words in docstrings_without_a_subject(parsed(path))
-    ]
-
-    assert found == []
+    assert found_by(docstrings_without_a_subject, [*SOURCE, *CONTRIB]) == []
 
 
 @pytest.mark.parametrize(
@@ -467,6 +485,17 @@ def test_the_check_for_subjects_finds_what_has_none(code, is_found):
     assert bool(docstrings_without_a_subject(ast.parse(code))) == is_found
 
 
+SOURCE_RULES = (
+    imported_modules,
+    long_functions,
+    short_strings,
+    unsafe_uses,
+    swallowed_exceptions,
+    docstrings_without_a_subject,
+)
+TEST_RULES = (errors_by_text, sleeps_by_the_clock)
+
+
 def project_of(package: Path) -> dict[str, typing.Any]:
     return tomllib.loads((package / "pyproject.toml").read_text())["project"]
 
@@ -476,6 +505,12 @@ def is_plugin(package: Path) -> bool:
     return "entry-points" in project_of(package)
 
 
+@cache
+def own_packages(package: Path) -> set[str]:
+    return {folder.name for folder in (package / "src").iterdir()}
+
+
+@cache
 def required_libraries(package: Path) -> set[str]:
     """Modules of the libraries of this repository that a package requires."""
     project = project_of(package)
@@ -499,20 +534,20 @@ def may_import(module: str, own: set[str], required: set[str]) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", PLUGINS, ids=name_of)
-def test_plugins_use_public_api_only(path):
+def test_plugins_use_public_api_only():
     """A plugin can do whatever a first-party package does, because those are held to the same imports.
 
     A package may build on a library that its pyproject.toml requires, as a stranger's may, and on no other plugin.
     """
-    distribution = ROOT.joinpath(*path.relative_to(ROOT).parts[:2])
-    own = {folder.name for folder in (distribution / "src").iterdir()}
-    required = required_libraries(distribution)
-    found = [
-        f"line {line}: {module}"
-        for line, module in imported_modules(parsed(path))
-        if module.startswith("rlhf_") and not may_import(module, own, required)
-    ]
+    found = []
+    for path in PLUGINS:
+        distribution = ROOT.joinpath(*path.relative_to(ROOT).parts[:2])
+        own, required = own_packages(distribution), required_libraries(distribution)
+        found += [
+            f"{name_of(path)}:{line} {module}"
+            for line, module in found_in(path)[imported_modules]
+            if module.startswith("rlhf_") and not may_import(module, own, required)
+        ]
 
     assert found == []
 
@@ -640,7 +675,7 @@ def files_read_with(path: Path) -> set[str]:
         unread += [file for file in found if name_of(file) not in opened]
         opened.update(
             module
-            for _, module in imported_modules(parsed(path))
+            for _, module in found_in(path)[imported_modules]
             if module.startswith("rlhf_") and module not in PUBLIC
         )
     return opened

@@ -175,6 +175,7 @@ class BegunRuns:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._checkpoints: dict[str, Path] = {}
+        self._asked: dict[str, dict[str, Any]] = {}
         _write_files(folder)
 
     def checkpoint(self, scene: Mapping[str, Any] | None = None) -> Path:
@@ -189,6 +190,15 @@ class BegunRuns:
     def resuming(self, scene: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the layer of options that continues from it."""
         return at("resume.checkpoint", str(self.checkpoint(scene)))
+
+    def asked_without_a_change(self, scene: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the third step asks in a run that continues from it with the same options."""
+        key = json.dumps(scene, sort_keys=True)
+        if key not in self._asked:
+            run, output = RecordedRun(self.folder), f"unchanged-{len(self._asked)}"
+            run(BASE, scene, self.resuming(scene), output=output)
+            self._asked[key] = run.asked(output)
+        return self._asked[key]
 
 
 def _write_files(folder: Path) -> None:

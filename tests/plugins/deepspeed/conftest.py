@@ -112,11 +112,30 @@ def found(two_ranks: Path) -> Callable[[int, str], list[Any]]:
 
 
 @pytest.fixture(scope="session")
-def sliced(
+def folder_of(
     run_ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[int, str], list[Any]]:
+) -> Callable[[str, int], Path]:
+    """The folder into which ranks have written what came of a way at a stage.
+
+    Stage 1 takes the lines of stage 2, but for those that sum gradients, of which the scenarios of rows have every
+    stage. Of these ways it is a further case, through which ranks go where a test asks for it.
+    """
+
+    @cache
+    def run(way: str) -> Path:
+        return run_ranks(way, tmp_path_factory.mktemp("ranks"))
+
+    def folder(way: str, stage: int) -> Path:
+        apart = f"{way} at stage {stage}"
+        return run(apart if apart in _imported("deepspeed_rank").WAYS else way)
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sliced(folder_of: Callable[[str, int], Path]) -> Callable[[int, str], list[Any]]:
     """What two ranks found that compute each sequence together."""
-    return partial(_found, run_ranks("tokens", tmp_path_factory.mktemp("tokens")))
+    return lambda stage, name: _found(folder_of("tokens", stage), stage, name)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,18 +137,18 @@ GPU_SCENARIOS = (training, resting, whole, whole_on_host, muon, resuming)
 
 WAYS = {
     "rows": Way((0, 1, 2, 3), SCENARIOS, {}),
-    "undone": Way((0, 1, 2, 3), (undoing, undoing_idle), {}),
-    "full": Way((0, 1, 2, 3), (full_disk,), {}),
-    "moves": Way((0, 1, 2, 3), (moving,), {}),
-    "adapters": Way((0, 1, 2, 3), (adapting, moving_adapters, resuming_adapters), {}),
-    "answers": Way((0, 1, 2, 3), (preferences,), {}),
+    "undone": Way((0, 2, 3), (undoing, undoing_idle), {}),
+    "full": Way((0, 2, 3), (full_disk,), {}),
+    "moves": Way((0, 2, 3), (moving,), {}),
+    "adapters": Way((0, 2, 3), (adapting, moving_adapters, resuming_adapters), {}),
+    "answers": Way((0, 2, 3), (preferences,), {}),
     "tokens of answers": Way((0, 2, 3), (preferences,), {"sequence_parallel": 2}),
     "matrices of answers": Way((1, 2), (preferences,), {"tensor_parallel": 2}),
     "judged answers": Way((0, 1, 2, 3), (rewarding, rewarding_otherwise), {}),
     "tokens of judged": Way((3,), (rewarding,), {"sequence_parallel": 2}),
     "matrices of judged": Way((1, 2), (rewarding,), {"tensor_parallel": 2}),
     "rejoined": Way((1, 2, 3), (rejoining,), {}),
-    "tokens": Way((0, 1, 2, 3), SLICED_SCENARIOS, {"sequence_parallel": 2}),
+    "tokens": Way((0, 2, 3), SLICED_SCENARIOS, {"sequence_parallel": 2}),
     "matrices": Way((1, 2), SHARDED_SCENARIOS, {"tensor_parallel": 2}),
     "compiled rows": Way((0, 2), (compiled,), {}),
     "compiled tokens": Way((2,), (compiled,), {"sequence_parallel": 2}),
@@ -163,6 +163,12 @@ WAYS = {
     "rows on GPUs": Way((0, 1, 2, 3), GPU_SCENARIOS, {}, device="cuda"),
     # The second pair of ranks has no rows.
     "pairs": Way((0, 2, 3), (gradient, training), {"sequence_parallel": 2}, world_size=4),
+}
+
+
+WAYS |= {
+    f"{name} at stage 1": replace(WAYS[name], stages=(1,))
+    for name in ("undone", "full", "moves", "adapters", "answers", "tokens")
 }
 
 

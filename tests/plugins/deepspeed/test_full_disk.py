@@ -3,20 +3,19 @@
 import pytest
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
-STAGES = (0, 1, 2, 3)
-stages = pytest.mark.parametrize("stage", STAGES)
+stages = pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.matrix), 2, 3])
 RANKS = (0, 1)
 REASON = "File too large"
 
 
-@pytest.fixture(scope="module")
-def folder(run_ranks, tmp_path_factory):
-    return run_ranks("full", tmp_path_factory.mktemp("full"))
+@pytest.fixture
+def folder(folder_of):
+    return lambda stage: folder_of("full", stage)
 
 
 @pytest.fixture
 def facts(folder, read_ranks):
-    return lambda stage: [rank.facts for rank in read_ranks(folder, stage, "full_disk")]
+    return lambda stage: [rank.facts for rank in read_ranks(folder(stage), stage, "full_disk")]
 
 
 @stages
@@ -36,7 +35,7 @@ def test_every_rank_raises_the_error_of_the_one_that_cannot_write(facts, stage, 
 @stages
 def test_the_role_goes_on_and_writes_the_files_of_one_that_had_room(facts, folder, stage):
     assert all(found["went on"] for found in facts(stage))
-    saved = folder / f"stage{stage}" / "full_disk"
+    saved = folder(stage) / f"stage{stage}" / "full_disk"
     names = sorted(path.name for path in (saved / "straight").iterdir())
     assert names
     assert sorted(path.name for path in (saved / "short").iterdir()) == names

@@ -4,14 +4,13 @@ import pytest
 import torch
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
-stages = pytest.mark.parametrize("stage", [0, 1, 2, 3])
+stages = pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.matrix), 2, 3])
 
 
 @pytest.fixture(scope="module")
-def moves(run_ranks, read_ranks, tmp_path_factory):
+def moves(folder_of, read_ranks):
     """What the two ranks found at a stage."""
-    folder = run_ranks("moves", tmp_path_factory.mktemp("moves"))
-    return lambda stage: read_ranks(folder, stage, "moving")
+    return lambda stage: read_ranks(folder_of("moves", stage), stage, "moving")
 
 
 @stages

@@ -6,20 +6,16 @@ import torch
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 ROUNDING = {"atol": 1e-6, "rtol": 0.0}
 WAYS = {"answers": (0, 1, 2, 3), "tokens of answers": (0, 2, 3), "matrices of answers": (1, 2)}
-CASES = [(way, stage) for way, stages in WAYS.items() for stage in stages]
+CASES = [
+    pytest.param(*case, marks=pytest.mark.matrix if case == ("answers", 1) else ())
+    for case in ((way, stage) for way, stages in WAYS.items() for stage in stages)
+]
 
 
 @pytest.fixture(scope="session")
-def found(run_ranks, read_ranks, tmp_path_factory):
+def found(folder_of, read_ranks):
     """What the ranks of a way found at a stage."""
-    done = {}
-
-    def read(way, stage):
-        if way not in done:
-            done[way] = run_ranks(way, tmp_path_factory.mktemp("answers"))
-        return read_ranks(done[way], stage, "preferences")
-
-    return read
+    return lambda way, stage: read_ranks(folder_of(way, stage), stage, "preferences")
 
 
 @pytest.mark.parametrize(("way", "stage"), CASES)

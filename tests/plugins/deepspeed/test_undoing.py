@@ -3,21 +3,16 @@
 import pytest
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
-STAGES = (0, 1, 2, 3)
-stages = pytest.mark.parametrize("stage", STAGES)
+stages = pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.matrix), 2, 3])
 kinds = pytest.mark.parametrize("kind", ["float32", "bfloat16", "whole", "whole_bfloat16", "muon"])
-
-
-@pytest.fixture(scope="module")
-def folder(run_ranks, tmp_path_factory):
-    return run_ranks("undone", tmp_path_factory.mktemp("undone"))
 
 
 @stages
 @kinds
 def test_a_step_that_failed_on_one_rank_is_undone_on_both_to_the_bit(
-    folder, read_ranks, stage, kind
+    folder_of, read_ranks, stage, kind
 ):
+    folder = folder_of("undone", stage)
     first, last = (rank.facts for rank in read_ranks(folder, stage, "undoing"))
 
     assert last[f"error {kind}"] == "ValueError: this loss is broken"
@@ -38,8 +33,8 @@ def test_a_step_that_failed_on_one_rank_is_undone_on_both_to_the_bit(
 
 @stages
 @kinds
-def test_a_role_goes_on_from_where_it_went_back_to(folder, read_ranks, stage, kind):
-    for rank in read_ranks(folder, stage, "undoing_idle"):
+def test_a_role_goes_on_from_where_it_went_back_to(folder_of, read_ranks, stage, kind):
+    for rank in read_ranks(folder_of("undone", stage), stage, "undoing_idle"):
         assert rank.facts[f"undone {kind} 0"]
         assert rank.facts[f"undone {kind} 1"]
         assert rank.facts[f"went on {kind}"]
