@@ -81,9 +81,8 @@ class Curriculum:
     def draw(self, request: DrawRequest) -> list[int]:
         """Return prompts, none twice before all were drawn; those in flight wait until nothing else is left."""
         generator, indices = self._prompts.generator(request.taken), self._prompts.indices
-        if len(self._prompts) < len(
-            indices
-        ):  # of a mix, an epoch has some, in the shares of its sets
+        # An epoch of a mix has some of the prompts, in the shares of its sets.
+        if len(self._prompts) < len(indices):
             indices = np.sort(self._prompts.order(request.taken // len(self._prompts)))
         drawn: list[int] = []
         while len(drawn) < request.count:
