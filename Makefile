@@ -116,9 +116,11 @@ $(IMAGES): requirements-images.txt
 	$(BIN)/python -m pip install --no-deps --target .images -r requirements-images.txt
 	touch $@
 
-# Into a folder of their own, before what the environment has. Positions of Qwen2.5-VL's videos are rounded in 5.17.
+# Into a folder of their own, before what the environment has. The routers of two families are of a form in 5.17 whose
+# choices cannot be replayed, which is refused.
 test-oldest: $(INSTALLED) $(OLDEST)  ## models, engine and images with the oldest Transformers and peft that our packages take
-	PYTHONPATH=.oldest $(PARALLEL) -m "$(QUICK)" tests/plugins/vlm/test_agreement.py $(addprefix tests/plugins/,torch/models torch/packed local lora)
+	PYTHONPATH=.oldest $(PARALLEL) -m "$(QUICK)" -k "not (follows_the_engine and (deepseek_v3 or granitemoe))" \
+	    tests/plugins/vlm/test_agreement.py $(addprefix tests/plugins/,torch/models torch/packed local)
 
 $(OLDEST): requirements-oldest.txt requirements-images.txt
 	rm -rf .oldest
