@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.libs.data.chat.zoo import renderer_of
 
 from rlhf_core.contracts import Uid
 from rlhf_core.errors import DataError
@@ -48,6 +49,29 @@ def test_chat_prompts_are_rendered_and_their_messages_kept(write_rows, run_confi
     assert renderer.decode(task.prompt_ids) == "system:be brief\nuser:ho\nassistant:"
     assert [message["content"] for message in task.messages] == ["be brief", "ho"]
     assert renderer.decode(tasks.task(0, 0).prompt_ids) == "system:be brief\nuser:hi\nassistant:"
+
+
+@pytest.mark.parametrize(
+    ("template", "options", "is_said"),
+    [
+        ("thinking", {}, True),  # marks turns by control words
+        ("thinking", {"chat": True}, False),
+        ("thinking", {"template": "<|im_start|>user\n{prompt}<|im_end|>\n"}, False),
+        (None, {}, False),  # writes plain words around turns
+    ],
+)
+def test_plain_text_for_a_chat_model_is_said_once(
+    template, options, is_said, write_rows, run_config, renderer, caplog
+):
+    chosen = renderer_of(template) if template else renderer
+    paths = [write_rows(numbered(2), "one.jsonl"), write_rows(numbered(2), "two.jsonl")]
+
+    with caplog.at_level(logging.INFO):
+        load_task_set(run_config(train=paths, **options), chosen)
+
+    said = [record for record in caplog.messages if "gets no chat template" in record]
+    assert len(said) == int(is_said)
+    assert all("data.train" in line and "--data.chat" in line for line in said)
 
 
 def test_a_text_beside_a_chat_has_no_messages(write_rows, run_config, renderer):

@@ -42,6 +42,8 @@ from .turn_order import TurnOrder
 
 log = logging.getLogger(__name__)
 
+PLAIN_TEXT = "%s: plain text gets no chat template; if the model is for chats, add --data.chat"
+
 
 def load_task_set(
     run: RunConfig,
@@ -358,8 +360,13 @@ class _Reader:
         if bad:
             log.warning("%s", describe_skipped(bad, self._total, self._option))
         inert = reduce(InertWords.joined, (read.prompts.inert for read in self._read), InertWords())
+        trains_on_text = self._option == "data.train" and not (
+            self._is_played or all(read.prompts.has_chats for read in self._read)
+        )
         if inert.rows:
             log.warning("%s", inert.describe(self._total, self._option))
+        elif trains_on_text and self._renderer.leaves_marks_out(self._data.template):
+            log.info(PLAIN_TEXT, self._option)
         order = reduce(TurnOrder.joined, (read.prompts.order for read in self._read), TurnOrder())
         if order.rows:
             log.warning("%s", order.describe(self._total, self._option))

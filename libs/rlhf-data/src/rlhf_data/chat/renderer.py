@@ -250,6 +250,13 @@ class TokenizerRenderer:
             text, [span for span in words.find(text) if text[slice(*span)] not in inert]
         )
 
+    def leaves_marks_out(self, template: str | None) -> bool:
+        """Return whether plain text in ``data.template`` lacks the control words that the chat template writes around
+        messages, as that of a model for conversations does."""
+        ends = {self.tokenizer.bos_token, self.tokenizer.eos_token}
+        marks = set(self.texts.words.names(template_text(self.tokenizer))) - ends
+        return self.texts.are_inert and bool(marks) and not self.texts.words.names(template or "")
+
     @cached_property
     def turn_words(self) -> frozenset[str]:
         """Control words that have no place in an answer: those that the template writes around messages, and the
