@@ -118,7 +118,7 @@ def test_the_readme_says_of_models_what_the_table_of_families_says():
         assert set(names) <= set.union(*published)
         assert all(known & set(names) for known in published), f"{names}: one of each family"
         for shown, column in {
-            "read": "reads",
+            "input": "reads",
             "`--actor.adapter lora`": "`lora`",
             "`--engine vllm`": "`vllm`",
         }.items():
@@ -126,4 +126,4 @@ def test_the_readme_says_of_models_what_the_table_of_families_says():
 
     assert len(named) == len(set(named)) >= 20
     assert all(family["`embedded`"] == "yes" for family in families.values())
-    assert f"has all {len(families)}," in README.read_text()
+    assert f"lists all {len(families)}," in README.read_text()

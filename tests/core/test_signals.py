@@ -1,9 +1,9 @@
 """Signals of a job: the same ones everywhere, and processes that they do not reach."""
 
-import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -35,12 +35,12 @@ def test_processes_of_the_body_are_started_without_the_signals():
     assert blocked_in_a_child() == before
 
 
-def test_a_signal_that_comes_meanwhile_reaches_this_process_afterwards():
+def test_a_signal_that_comes_meanwhile_reaches_this_thread_afterwards():
     heard = []
     earlier = signal.signal(signal.SIGUSR1, lambda *_: heard.append("now"))
     try:
         with held_back(*SCHEDULER_WARNINGS):
-            os.kill(os.getpid(), signal.SIGUSR1)
+            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
             assert heard == []
         assert heard == ["now"]
     finally:

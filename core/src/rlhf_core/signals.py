@@ -12,8 +12,11 @@ SCHEDULER_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 
 @contextmanager
 def held_back(*signals: signal.Signals) -> Iterator[None]:
-    """Start processes in the body that these signals do not end; one that comes meanwhile reaches this process after
-    the body."""
+    """Start processes in the body that these signals do not end.
+
+    A signal that comes meanwhile reaches this thread after the body; if the process has other threads, one of them may
+    take it at once.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # programs inherit the mask
     try:
         yield

@@ -33,11 +33,15 @@ def listener(monkeypatch, tmp_path):
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         waits = SimpleNamespace(sleep=lambda seconds: pytest.fail("a request is repeated"))
         monkeypatch.setattr(client, "time", waits)
-        ask = hub._ask
-        ask.cache_clear()
+        caches = (hub._ask, hub._refuse_unknown)
+        for kept in caches:
+            kept.cache_clear()
+        hub._failed.clear()
         client.close_session()
         yield server
-    ask.cache_clear()
+    for kept in caches:
+        kept.cache_clear()
+    hub._failed.clear()
     client.close_session()
 
 
