@@ -53,6 +53,7 @@ from deepspeed_scenarios import (
     short_of_memory,
     top_of_teacher,
     training,
+    unlike_graphs,
     unshared,
     untied,
     whole,
@@ -96,6 +97,7 @@ SCENARIOS = (
     refused,
     resting,
     short_of_memory,
+    unlike_graphs,
     whole,
     muon,
 )

@@ -32,6 +32,7 @@ from deepspeed_material import (
     plain_plugins,
     routed,
 )
+from torch.utils.checkpoint import CheckpointError
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
@@ -186,6 +187,31 @@ def short_of_memory(place: Place, found: Found) -> None:
         if place.rank == place.world_size - 1:
             embeddings = backend.module().model.get_input_embeddings()
             embeddings.register_forward_pre_hook(refuse_long_rows)
+        batch = make_batch()
+        plan = make_plan(batch, return_logprobs=True)
+        outcome = backend.train_step(place.part(batch), plan)
+        found.array("logprobs", outcome.logprobs)
+        found.keep_weights(backend)
+        found.facts["limit"] = backend._limit.tokens
+    backend.close()
+
+
+def unlike_graphs(place: Place, found: Found) -> None:
+    """One step of SGD on ranks of which the last one recomputes a layer by another graph in its first pass, where that
+    ends no run."""
+    backend = place.start(max_tokens_per_micro_batch=2 * ENOUGH_FOR)
+    training = getattr(backend, "_training", None)
+    if training is None or training.recovers:
+        passes = []
+
+        def refuse_the_first(*_: object) -> None:
+            passes.append(1)
+            if len(passes) == 1:
+                raise CheckpointError("A different number of tensors was saved.")
+
+        if place.rank == place.world_size - 1:
+            embeddings = backend.module().model.get_input_embeddings()
+            embeddings.register_forward_pre_hook(refuse_the_first)
         batch = make_batch()
         plan = make_plan(batch, return_logprobs=True)
         outcome = backend.train_step(place.part(batch), plan)

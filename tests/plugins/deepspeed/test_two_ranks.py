@@ -67,6 +67,17 @@ def test_memory_that_one_rank_lacks_makes_smaller_micro_batches_on_all(
     assert alone.facts["limit"] <= 40
 
 
+@pytest.mark.parametrize("stage", [0, 2])
+def test_a_layer_recomputed_by_another_graph_on_one_rank_is_computed_again_on_all(
+    found, expected, stage, assert_same_rows
+):
+    ranks, alone = found(stage, "unlike_graphs"), expected("unlike_graphs")
+
+    torch.testing.assert_close(ranks[0].weights(), alone.weights(), **ROUNDING)
+    assert_same_rows(ranks, alone, "logprobs")
+    assert ranks[0].facts["limit"] == ranks[1].facts["limit"] == alone.facts["limit"] == 80
+
+
 @stages
 @pytest.mark.parametrize(
     "name",

@@ -47,5 +47,5 @@ def test_graphs_that_never_settle_are_an_error_that_says_what_to_turn_off(traine
     with pytest.raises(CheckpointError) as raised:
         trained(lambda call: call % 2 == 1)
 
-    assert "--backend.torch.gradient_checkpointing false" in raised.value.__notes__[0]
+    assert "gradient_checkpointing" in raised.value.__notes__[0]
     assert ATTEMPTS > 1

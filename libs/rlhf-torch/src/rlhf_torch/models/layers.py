@@ -74,7 +74,7 @@ class _Recomputed(nn.Module):
         return checkpoint(call, *arguments, use_reentrant=False)
 
 
-def with_settled_graphs(compute: Callable[[], ResultT]) -> ResultT:
+def with_settled_graphs(compute: Callable[[], ResultT], attempts: int = ATTEMPTS) -> ResultT:
     """Return what ``compute`` returns, called again where a layer was recomputed by another graph than its forward
     pass.
 
@@ -84,19 +84,20 @@ def with_settled_graphs(compute: Callable[[], ResultT]) -> ResultT:
 
     Args:
         compute: computes all gradients of an update anew.
+        attempts: times that it is called at most.
 
     Raises:
         torch.utils.checkpoint.CheckpointError: graphs still differ after some attempts; a note says what to change.
     """
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, attempts + 1):
         try:
             return compute()
         except CheckpointError as error:
-            if attempt == ATTEMPTS:
+            if attempt == attempts:
                 error.add_note(
                     "Layers are compiled and recomputed, and what a layer keeps differs each time. Turn one of them "
-                    "off: --backend.torch.gradient_checkpointing false, or --backend.torch.compile false with "
-                    "--engine.embedded.compile false."
+                    "off: gradient_checkpointing of the backend, or its compile together with the engine's "
+                    "(--engine.embedded.compile false)."
                 )
                 raise
         log.info(

@@ -1,4 +1,4 @@
-"""The gradient of an update in micro-batches for which memory suffices on every rank."""
+"""The gradient of an update, or one error on every rank where a pass failed on some: to be computed anew."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import CheckpointError
 
 from rlhf_core.contracts import TrajectoryColumns
 
 from ..training.host_memory import release_cached
 from .ranks import Ranks
+
+_FAILURES: tuple[type[Exception], ...] = (CheckpointError, torch.OutOfMemoryError)
+"""What ends a pass on one rank, and may not end one that is done anew; of two ranks the later kind counts."""
 
 
 class Descending(Protocol):
@@ -40,28 +44,32 @@ def compute_gradient(
 
     Args:
         works: computes the loss of each pass. All ranks have equally many.
-        recovers: a rank whose memory does not suffice takes part in the exchange of gradients to its end, so that no
-            rank waits, and all ranks then raise the error.
+        recovers: a rank on which a pass fails takes part in the exchange of gradients to its end, so that no rank
+            waits, and all ranks then raise the error.
 
     Raises:
         torch.OutOfMemoryError: the memory of some rank does not suffice.
+        torch.utils.checkpoint.CheckpointError: a layer was recomputed by another graph than its forward pass on some
+            rank, see ``with_settled_graphs``.
     """
     training.drop_gradient()
-    failed = ""
+    failure, words = 0, ""  # 1 + the place in _FAILURES
     for number, work in enumerate(works, start=1):
-        if not failed:
+        if not failure:
             try:
                 training.backward(training.forward(work), last=number == len(works))
                 continue
-            except torch.OutOfMemoryError as error:
+            except _FAILURES as error:
                 if not recovers:
                     raise
-                failed = str(error) or "out of memory"
+                failure = 1 + [isinstance(error, kind) for kind in _FAILURES].index(True)
+                words = str(error)
             # Outside of the except block: the error holds the frames, and they the tensors, of what has failed.
             release_cached(ranks.device)
         training.give_up_pass()
-    if recovers and ranks.largest(int(bool(failed))):
-        raise torch.OutOfMemoryError(failed or "out of memory on another rank of the role")
+    if recovers and (worst := ranks.largest(failure)):
+        own = words if failure == worst else ""
+        raise _FAILURES[worst - 1](own or "a pass failed on another rank of the role")
     training.complete()
 
 
