@@ -181,37 +181,29 @@ def same_prompts(place: Place, found: Found) -> None:
 
 def short_of_memory(place: Place, found: Found) -> None:
     """One step of SGD on ranks of which the last one has memory for short rows alone, where that ends no run."""
-    backend = place.start(max_tokens_per_micro_batch=2 * ENOUGH_FOR)
-    training = getattr(backend, "_training", None)
-    if training is None or training.recovers:
-        if place.rank == place.world_size - 1:
-            embeddings = backend.module().model.get_input_embeddings()
-            embeddings.register_forward_pre_hook(refuse_long_rows)
-        batch = make_batch()
-        plan = make_plan(batch, return_logprobs=True)
-        outcome = backend.train_step(place.part(batch), plan)
-        found.array("logprobs", outcome.logprobs)
-        found.keep_weights(backend)
-        found.facts["limit"] = backend._limit.tokens
-    backend.close()
+    _step_whose_passes_fail(place, found, refuse_long_rows)
 
 
 def unlike_graphs(place: Place, found: Found) -> None:
     """One step of SGD on ranks of which the last one recomputes a layer by another graph in its first pass, where that
     ends no run."""
+    passes: list[int] = []
+
+    def refuse_the_first(*_: object) -> None:
+        passes.append(1)
+        if len(passes) == 1:
+            raise CheckpointError("A different number of tensors was saved.")
+
+    _step_whose_passes_fail(place, found, refuse_the_first)
+
+
+def _step_whose_passes_fail(place: Place, found: Found, refuse: Callable[..., None]) -> None:
     backend = place.start(max_tokens_per_micro_batch=2 * ENOUGH_FOR)
     training = getattr(backend, "_training", None)
     if training is None or training.recovers:
-        passes = []
-
-        def refuse_the_first(*_: object) -> None:
-            passes.append(1)
-            if len(passes) == 1:
-                raise CheckpointError("A different number of tensors was saved.")
-
         if place.rank == place.world_size - 1:
             embeddings = backend.module().model.get_input_embeddings()
-            embeddings.register_forward_pre_hook(refuse_the_first)
+            embeddings.register_forward_pre_hook(refuse)
         batch = make_batch()
         plan = make_plan(batch, return_logprobs=True)
         outcome = backend.train_step(place.part(batch), plan)
