@@ -70,7 +70,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "critic.lr_schedule": CRITIC,
     "actor.sgd.nesterov": at("actor.sgd.momentum", 0.5),
     "critic.sgd.nesterov": at("critic.sgd.momentum", 0.5),
-    "algo.loss.distill": at("algo.teacher.path", "model"),
+    "algo.loss.distill": at("algo", {"teacher": {"path": "model"}, "kl": {"mode": "loss"}}),
     "algo.terms.distill": at("algo.teacher.path", "model"),
     "algo.terms.sft": at("supervised.data", ["held_out.jsonl"]),
     "algo.advantage.gae.bootstrap_truncated": CUT,

@@ -23,7 +23,6 @@ from rlhf_core.plugins import Plugins
 from rlhf_torch.heads.action_head import default_chunk
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
-from rlhf_torch.models.layers import ATTEMPTS, with_settled_graphs
 from rlhf_torch.ranks.attempts import compute_gradient, sizes
 from rlhf_torch.ranks.export import export_role
 from rlhf_torch.ranks.images import PassImages
@@ -166,11 +165,7 @@ class DeepSpeedBackend(ScoringBackend):
         )
         tokens = update_tokens(self._model, batch, self._ranks)
         found = self._limit.within(
-            lambda: with_settled_graphs(
-                lambda: self._gradient(training, whole, plan, tokens, recovers=recovers),
-                ATTEMPTS if recovers else 1,
-            ),
-            *size,
+            lambda: self._gradient(training, whole, plan, tokens, recovers=recovers), *size
         )
         with self._ranks.together():
             found.require_whole()

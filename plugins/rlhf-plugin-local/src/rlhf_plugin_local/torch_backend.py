@@ -34,7 +34,6 @@ from rlhf_torch.heads.action_head import default_chunk
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
 from rlhf_torch.models.export import export_model, holding
-from rlhf_torch.models.layers import with_settled_graphs
 from rlhf_torch.models.role_model import RoleOptions, build_role_model
 from rlhf_torch.models.shared_base import SharedBase
 from rlhf_torch.models.vision_lm import VisionLM
@@ -120,9 +119,7 @@ class TorchBackend(LeavingRole):
         objective = self._objective
         assert objective is not None
         parts, seen = self._within_memory(
-            lambda: with_settled_graphs(
-                lambda: self._gradients(batch, plan, objective.rows_per_unit)
-            ),
+            lambda: self._gradients(batch, plan, objective.rows_per_unit),
             [trajectories, batch.supervised],
             objective.rows_per_unit,
         )

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointError, checkpoint
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rlhf_core import PluginError
@@ -24,11 +24,6 @@ from ..building.joined_linears import joining_options
 from ..packed.attention import keep_out_of_graphs
 
 log = logging.getLogger(__name__)
-
-ResultT = TypeVar("ResultT")
-
-ATTEMPTS = 4
-"""Times that gradients are computed until each recomputed layer takes the graph of its forward pass."""
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
@@ -72,38 +67,6 @@ class _Recomputed(nn.Module):
         if not torch.is_grad_enabled():
             return call(*arguments)
         return checkpoint(call, *arguments, use_reentrant=False)
-
-
-def with_settled_graphs(compute: Callable[[], ResultT], attempts: int = ATTEMPTS) -> ResultT:
-    """Return what ``compute`` returns, called again where a layer was recomputed by another graph than its forward
-    pass.
-
-    Two compiled graphs of a layer may both fit its inputs, one of them for sizes that are all different, and torch
-    takes the one that it used last. Where a forward pass has compiled a new one, or has given up compiling, the layers
-    before it are then recomputed by that one, which keeps other tensors. The next pass finds it for all of them.
-
-    Args:
-        compute: computes all gradients of an update anew.
-        attempts: times that it is called at most.
-
-    Raises:
-        torch.utils.checkpoint.CheckpointError: graphs still differ after some attempts; a note says what to change.
-    """
-    for attempt in range(1, attempts + 1):
-        try:
-            return compute()
-        except CheckpointError as error:
-            if attempt == attempts:
-                error.add_note(
-                    "Layers are compiled and recomputed, and what a layer keeps differs each time. Turn one of them "
-                    "off: gradient_checkpointing of the backend, or its compile together with the engine's "
-                    "(--engine.embedded.compile false)."
-                )
-                raise
-        log.info(
-            "a layer was recomputed by another compiled graph; the gradients are computed again"
-        )
-    raise AssertionError("the last attempt returns or raises")
 
 
 def compile_layers(

@@ -50,7 +50,7 @@ def compute_gradient(
     Raises:
         torch.OutOfMemoryError: the memory of some rank does not suffice.
         torch.utils.checkpoint.CheckpointError: a layer was recomputed by another graph than its forward pass on some
-            rank, see ``with_settled_graphs``.
+            rank, see ``TokenLimit.within``.
     """
     training.drop_gradient()
     failure, words = 0, ""  # 1 + the place in _FAILURES

@@ -1,4 +1,7 @@
-"""The most tokens of a micro-batch, which falls by half whenever the device's memory did not suffice for one."""
+"""The most tokens of a micro-batch, which falls by half whenever the device's memory did not suffice for one.
+
+What is computed in micro-batches is computed anew then, and where a recomputed layer did not take its own graph.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch.utils import checkpoint
 
 from rlhf_core import CheckpointError
 from rlhf_core.outside.json_reader import parse_object
@@ -19,6 +23,9 @@ log = logging.getLogger(__name__)
 
 FILE = "micro_batches.json"
 """File of a checkpoint in which a limit stands that has fallen."""
+
+ATTEMPTS = 4
+"""Times that gradients are computed until each recomputed layer takes the graph of its forward pass."""
 
 ResultT = TypeVar("ResultT")
 
@@ -42,17 +49,32 @@ class TokenLimit:
     def within(self, compute: Callable[[], ResultT], total: int, longest: int) -> ResultT:
         """Return what ``compute`` returns, called again with half of the limit as often as memory runs out.
 
+        It is called again some times, too, where a layer was recomputed by another graph than its forward pass. Two
+        compiled graphs of a layer may both fit its inputs, and torch takes the one that it used last; and a pass that
+        compiles keeps other tensors than the next. Both settle, as graphs that are there are taken again.
+
         Args:
             compute: computes everything anew in micro-batches of ``tokens``.
-            total: tokens of all rows.
+            total: tokens of all rows; 0: what has failed cannot be computed anew.
             longest: tokens of the longest row, or of the longest rows that stay together: no micro-batch has fewer.
 
         Raises:
             torch.OutOfMemoryError: memory does not suffice for the longest row either; a note says what to change.
+            torch.utils.checkpoint.CheckpointError: graphs differ each time; a note says what to turn off.
         """
+        unlike = 0
         while True:
             try:
                 return compute()
+            except checkpoint.CheckpointError as error:
+                unlike += 1
+                if unlike == ATTEMPTS or not total:
+                    error.add_note(UNLIKE_GRAPHS)
+                    raise
+                log.info(
+                    "a layer was recomputed by another compiled graph; gradients are computed again"
+                )
+                continue
             except torch.OutOfMemoryError as error:
                 held = min(self.tokens, total)
                 if held <= longest:
@@ -93,6 +115,12 @@ class TokenLimit:
             ) from error
         if asked == self._asked:
             self.tokens = tokens
+
+
+UNLIKE_GRAPHS = (
+    "Layers are compiled and recomputed, and what a layer keeps differs. Turn one of them off: gradient_checkpointing "
+    "of the backend, or its compile together with the engine's (--engine.embedded.compile false)."
+)
 
 
 def _no_way_out(longest: int) -> str:

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.utils.checkpoint import CheckpointError
 
-from rlhf_torch.models.layers import ATTEMPTS, decoder_layers
+from rlhf_torch.models.layers import decoder_layers
+from rlhf_torch.rows.token_limit import ATTEMPTS
 
 
 @pytest.fixture
