@@ -15,7 +15,7 @@ from ..training.host_memory import release_cached
 from .ranks import Ranks
 
 _FAILURES: tuple[type[Exception], ...] = (CheckpointError, torch.OutOfMemoryError)
-"""What ends a pass on one rank, and may not end one that is done anew; of two ranks the later kind counts."""
+"""Errors that end a pass on one rank, where the pass may be done anew; of two ranks the later kind counts."""
 
 
 class Descending(Protocol):
