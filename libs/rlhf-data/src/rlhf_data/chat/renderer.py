@@ -253,9 +253,9 @@ class TokenizerRenderer:
     def leaves_marks_out(self, template: str | None) -> bool:
         """Return whether plain text in ``data.template`` lacks the control words that the chat template writes around
         messages, as that of a model for conversations does."""
-        ends = {self.tokenizer.bos_token, self.tokenizer.eos_token}
-        marks = set(self.texts.words.names(template_text(self.tokenizer))) - ends
-        return self.texts.are_inert and bool(marks) and not self.texts.words.names(template or "")
+        if not self.texts.are_inert or self.texts.words.names(template or ""):
+            return False
+        return bool(self.turn_words - self.texts.words.structural)
 
     @cached_property
     def turn_words(self) -> frozenset[str]:

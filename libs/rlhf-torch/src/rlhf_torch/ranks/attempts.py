@@ -14,8 +14,8 @@ from rlhf_core.contracts import TrajectoryColumns
 from ..training.host_memory import release_cached
 from .ranks import Ranks
 
-_FAILURES: tuple[type[Exception], ...] = (CheckpointError, torch.OutOfMemoryError)
-"""Errors that end a pass on one rank, where the pass may be done anew; of two ranks the later kind counts."""
+_UNLIKE_GRAPHS, _NO_MEMORY = 1, 2
+"""Failures of a pass that may be done anew, 0 being none; of several ranks' the largest counts."""
 
 
 class Descending(Protocol):
@@ -53,23 +53,24 @@ def compute_gradient(
             rank, see ``TokenLimit.within``.
     """
     training.drop_gradient()
-    failure, words = 0, ""  # 1 + the place in _FAILURES
+    failure, words = 0, ""
     for number, work in enumerate(works, start=1):
         if not failure:
             try:
                 training.backward(training.forward(work), last=number == len(works))
                 continue
-            except _FAILURES as error:
+            except (torch.OutOfMemoryError, CheckpointError) as error:
                 if not recovers:
                     raise
-                failure = 1 + [isinstance(error, kind) for kind in _FAILURES].index(True)
-                words = str(error)
+                is_memory = isinstance(error, torch.OutOfMemoryError)
+                failure, words = _NO_MEMORY if is_memory else _UNLIKE_GRAPHS, str(error)
             # Outside of the except block: the error holds the frames, and they the tensors, of what has failed.
             release_cached(ranks.device)
         training.give_up_pass()
     if recovers and (worst := ranks.largest(failure)):
         own = words if failure == worst else ""
-        raise _FAILURES[worst - 1](own or "a pass failed on another rank of the role")
+        kind = torch.OutOfMemoryError if worst == _NO_MEMORY else CheckpointError
+        raise kind(own or "a pass failed on another rank of the role")
     training.complete()
 
 
