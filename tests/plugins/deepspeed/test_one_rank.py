@@ -349,3 +349,21 @@ def test_gains_of_two_axes_are_left_to_adamw(
     ] * 2
     assert all("q_norm.weight (2)" in line for line in listed if "group adam_no_decay" in line)
     torch.testing.assert_close(found[0].tensors, found[1].tensors, atol=1e-3, rtol=0)
+
+
+@stages
+def test_deterministic_kernels_are_wanted_in_an_update_alone(place, material, stage):
+    batch = material.make_batch()
+    backend = place.start(options={"zero_stage": stage, "deterministic": True})
+    head = backend._model.lm.model.get_input_embeddings()
+    seen = []
+    head.register_forward_hook(lambda *_: seen.append(torch.are_deterministic_algorithms_enabled()))
+    backend.train_step(batch, material.make_plan(batch))
+    updated = len(seen)
+
+    backend.logprobs(batch.trajectories)
+
+    assert updated
+    assert all(seen[:updated])
+    assert not any(seen[updated:])
+    backend.close()

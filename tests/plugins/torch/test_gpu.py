@@ -145,3 +145,21 @@ def test_a_restored_run_goes_on_to_the_bit(
         digests.append(backend.checksum())
 
     assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("options", [{}, {"compile": True}, {"gradient_checkpointing": True}])
+def test_deterministic_gradients_are_the_same_in_each_run_to_the_bit(
+    start_on_gpu, make_spec, make_batch, make_plan, models, options
+):
+    digests = set()
+    batch = make_batch(64)
+    for _ in range(4):
+        backend = start_on_gpu(
+            make_spec(models["qwen3"]), compute_dtype="bfloat16", deterministic=True, **options
+        )
+        for _ in range(2):
+            backend.train_step(batch, make_plan(batch))
+        digests.add(backend.checksum())
+        backend.close()
+
+    assert len(digests) == 1

@@ -29,6 +29,11 @@ class ComputeOptions(Config):
         False,
         description="use torch.compile for each layer; rlhf plan turns it on for runs of 50 steps or more",
     )
+    deterministic: bool = Field(
+        False,
+        description="take the deterministic kernels of a GPU for gradients, so that a run repeats there to the bit; "
+        "slower. An operation that has none ends the run. On a CPU all kernels are deterministic",
+    )
     share_prompts: bool = Field(
         True,
         description="compute what sequences of a group begin with (a prompt, turns before a fork) once in each "

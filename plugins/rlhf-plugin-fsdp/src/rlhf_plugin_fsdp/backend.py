@@ -78,8 +78,11 @@ class FsdpBackend(LeavingRole):
         self._leaves_from(own_device(choose_device(config.device)))
         self._ranks = join(self._device)
         # In host memory: torch moves one layer after the other to the device, which may lack memory for all.
-        checkpointing = config.gradient_checkpointing
-        options = RoleOptions(device="cpu", gradient_checkpointing=checkpointing)
+        options = RoleOptions(
+            device="cpu",
+            gradient_checkpointing=config.gradient_checkpointing,
+            deterministic=config.deterministic,
+        )
         model = build_role_model(spec, options, plugins)
         size = sum(parameter.numel() for parameter in model.lm.parameters())
         model.lm.compute_dtype = choose_compute_dtype(

@@ -91,6 +91,7 @@ class TorchBackend(LeavingRole):
             compute_dtype=config.compute_dtype,
             gradient_checkpointing=config.gradient_checkpointing,
             compile=config.compile,
+            deterministic=config.deterministic,
         )
         model = build_role_model(spec, options, plugins, bases)
         chunk = config.logits_chunk or default_chunk(self._device, model.lm.vocab_size)

@@ -30,6 +30,7 @@ from rlhf_weights import WeightSum, digest_of_sums, weight_sums
 
 from ..adapters.folder import is_adapter
 from ..adapters.merging import is_quantized
+from ..building.deterministic import deterministic_kernels
 from ..experts.routing import Routing, open_routing
 from ..vision.parts import train_parts
 from ..vision.pictures import PictureReader, open_reader
@@ -61,6 +62,8 @@ class RoleOptions:
     """Recompute each layer of a trained role in the backward pass."""
     compile: bool = False
     """Compile each layer with torch.compile, attention excepted."""
+    deterministic: bool = False
+    """Compute gradients by deterministic kernels."""
 
 
 class RoleModel(nn.Module):
@@ -91,6 +94,8 @@ class RoleModel(nn.Module):
         """``RoleSpec.row_ends``, for the export."""
         self.embedding_noise = 0.0
         """``RoleSpec.embedding_noise``, of updates."""
+        self.deterministic = False
+        """``RoleOptions.deterministic``, of updates."""
         self.routing: Routing | None = None
         """Routes of tokens to experts in updates; None: the role is not trained, or has no experts."""
 
@@ -146,7 +151,7 @@ class RoleModel(nn.Module):
     @contextmanager
     def updating(self, seed: int, tokens: int) -> Iterator[None]:
         """Return a context for the passes of one update, in which the adapter's dropout and the noise on embeddings are
-        on, if there are any, and routes of tokens to experts are recorded.
+        on, if there are any, and routes of tokens to experts are recorded. Kernels are deterministic if that is wanted.
 
         Args:
             tokens: tokens of the update (``experts.routing.counted_tokens``), over all ranks; read where there is a
@@ -154,7 +159,8 @@ class RoleModel(nn.Module):
         """
         routing = nullcontext() if self.routing is None else self.routing.update(tokens)
         alpha = self.embedding_noise
-        with routing, self.lm.noise.on(alpha, seed) if alpha else nullcontext():
+        noise = self.lm.noise.on(alpha, seed) if alpha else nullcontext()
+        with routing, noise, deterministic_kernels() if self.deterministic else nullcontext():
             if self.adapter is None:
                 yield
                 return
@@ -271,7 +277,7 @@ def build_role_model(
         value_head, head_name = score_head(spec, lm.model), SCORE_HEAD
     role = RoleModel(lm, value_head, adapter, head_name).to(device).eval()
     role.base, role.row_ends = base, spec.row_ends
-    role.embedding_noise = spec.embedding_noise
+    role.embedding_noise, role.deterministic = spec.embedding_noise, options.deterministic
     role.routing = open_routing(spec, lm.model)
     # Which parameters are trained, and how their passes are computed.
     if spec.objective is None:

@@ -31,6 +31,7 @@ def load_role(
         compute_dtype="auto",
         gradient_checkpointing=config.gradient_checkpointing,
         compile=config.compile,
+        deterministic=config.deterministic,
     )
     role = build_role_model(spec, options, plugins)
     role.lm.compute_dtype = choose_compute_dtype(

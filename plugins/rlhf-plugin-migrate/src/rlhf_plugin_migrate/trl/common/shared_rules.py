@@ -26,6 +26,7 @@ def set_computing(source: SourceOptions, out: Outcome, backend: str) -> None:
         "gradient_checkpointing",
     )
     out.copy(f"backend.{backend}.compile", "torch_compile")
+    out.copy(f"backend.{backend}.deterministic", "full_determinism")
 
 
 def global_batch(source: SourceOptions, processes: int) -> int:

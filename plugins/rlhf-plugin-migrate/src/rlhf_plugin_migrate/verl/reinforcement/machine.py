@@ -60,6 +60,7 @@ def set_backend(source: SourceOptions, out: Outcome) -> None:
     else:
         out.nothing(reshard, f"the backend is {backend}")
     out.copy(f"backend.{backend}.gradient_checkpointing", checkpointing)
+    out.copy(f"backend.{backend}.deterministic", f"{ACTOR}.fsdp_config.full_determinism")
     dtype = f"{ACTOR}.fsdp_config.model_dtype"
     name = source.text(dtype)
     out.set("model.dtype", "float32" if name in ("fp32", "float32") else "bfloat16", dtype)
