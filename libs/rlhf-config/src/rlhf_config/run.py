@@ -149,6 +149,11 @@ class LossSection(Config):
         description="source of the ratio's denominator: reuse the first update's forward pass, recompute it in an "
         "extra pass, or take the sampler's (rollout); auto: the cheapest exact one",
     )
+    mask_truncated: bool = Field(
+        False,
+        description="leave samples that were cut off out of the updates; their rewards still count in the baselines of "
+        "their groups",
+    )
 
 
 class CorrectionSection(Config):

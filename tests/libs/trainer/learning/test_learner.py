@@ -1,6 +1,7 @@
 """From a scored batch to updates: which role is asked for what, in which order, and what comes back."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -389,3 +390,68 @@ def test_a_step_without_rows_still_has_its_updates(learning):
 
     assert one.calls == ["policy update"] * 2
     assert [len(each.trajectories) for each in one.roles["policy"].updates] == [0, 0]
+
+
+MASKED = ("--algo.loss.mask_truncated", "true")
+
+
+def with_cut(batch, *rows):
+    """The batch with these rows cut off."""
+    return replace(batch, truncated=np.isin(np.arange(len(batch)), rows))
+
+
+def test_samples_that_were_cut_off_are_in_the_baselines_and_in_no_update(learning):
+    all_rows, one = learning(*CRITIC), learning(*CRITIC, *MASKED)
+    one.batch = all_rows.batch = with_cut(one.batch, 1)
+
+    all_rows.learn()
+    outcome = one.learn()
+
+    (whole,), (update,) = all_rows.roles["policy"].updates, one.roles["policy"].updates
+    uids = list(one.batch.uids())
+    assert list(update.trajectories.uids()) == [uids[row] for row in (0, 2, 3)]
+    kept = np.r_[0:2, 5:8]  # of the actions 2 + 3 + 1 + 2
+    for name in ("advantages", "returns"):
+        np.testing.assert_array_equal(update.columns[name], whole.columns[name][kept])
+    (plan,) = one.roles["policy"].plans
+    assert (plan.normalizers.num_actions, plan.normalizers.num_sequences) == (5, 3)
+    assert [len(each.trajectories) for each in one.roles["critic"].updates] == [3]
+    assert outcome.policy_changed
+
+
+def test_a_cut_row_takes_its_whole_episode_out_and_the_others_share_the_updates(learning):
+    one = learning(*MASKED, "--train.batch_size", "2")
+    uid = one.batch.uid.copy()
+    uid[1, :3] = uid[0, :3]  # rows 0 and 1 are one episode
+    uid[1, 3] = 1
+    one.batch = with_cut(replace(one.batch, uid=uid), 0)
+
+    one.learn()
+
+    updates = one.roles["policy"].updates
+    assert sorted(len(each.trajectories) for each in updates) == [1, 1]
+    learned = {each for update in updates for each in update.trajectories.uids()}
+    assert learned == set(list(one.batch.uids())[2:])
+
+
+def test_rows_whose_rewards_do_not_count_are_left_out_too_where_they_were_cut_off(learning):
+    one = learning(*MASKED, "--algo.kl.coef=0.5", "--algo.kl.mode=loss", "--algo.kl.estimator=k3")
+    one.batch = with_cut(one.batch, 1, 3)
+
+    one.learn(judged=np.array([True, True, False, False]))
+
+    ((update,), (plan,)) = one.roles["policy"].updates, one.roles["policy"].plans
+    assert update.columns["judged"].tolist() == [1, 1, 0]
+    assert plan.normalizers.num_sequences == 1
+    assert plan.sampled_normalizers.num_sequences == 2
+
+
+def test_where_all_samples_were_cut_off_nothing_is_updated(learning):
+    one = learning(*MASKED)
+    one.batch = with_cut(one.batch, 0, 1, 2, 3)
+
+    outcome = one.learn()
+
+    assert one.calls == []
+    assert not outcome.policy_changed
+    assert outcome.supervised_taken == 5

@@ -87,3 +87,18 @@ def test_a_resume_counts_on_and_ends_at_its_first_step(small_run, run):
         run(case, {"resume": {"checkpoint": "auto"}})
 
     assert len(small_run.lines()) == LIMIT - 1
+
+
+def test_steps_whose_samples_are_all_cut_off_and_masked_count_too(small_run):
+    train = {"steps": 25, "max_empty_steps": LIMIT}
+    masked = {"algo": {"loss": {"mask_truncated": True}}, "train": train}
+
+    def prepare(runtime):
+        count_changes(runtime)
+        runtime.engine._script = lambda *_: "an answer that never ends"
+
+    with pytest.raises(EmptyStepsError) as ended:
+        small_run(masked, {"rollout": {"max_new_tokens": 2}}, prepare=prepare)
+
+    assert "--algo.loss.mask_truncated" in str(ended.value)
+    assert len(small_run.runtime.learner.requests) == LIMIT

@@ -34,6 +34,7 @@ from .minibatches import (
     prepare,
     step_data,
     totals_of,
+    truncated_episodes,
 )
 from .model_outputs import Columns, ModelOutputs, ask_models, has_logprobs
 from .parts import LearningParts
@@ -85,6 +86,7 @@ class BatchLearner:
             seed=run.seed,
             step=request.step,
             judged=request.judged,
+            left_out=truncated_episodes(batch) if run.algo.loss.mask_truncated else None,
         )
         trains_policy = not demands.critic or request.step > run.critic.warmup_steps
         imitated = supervised.batch_size if supervised is not None and trains_policy else 0
@@ -94,7 +96,7 @@ class BatchLearner:
             metrics=merge_metrics([metrics, updated]),
             score_s=estimated - started,
             train_s=time.perf_counter() - estimated,
-            policy_changed=trains_policy,
+            policy_changed=trains_policy and len(updates) > 0,
             supervised_taken=request.supervised_taken + imitated * len(updates),
             skipped_updates={**request.skipped_updates, **skipped},
             columns=columns | observed if self._keeps_columns else None,

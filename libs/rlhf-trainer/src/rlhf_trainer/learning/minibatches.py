@@ -32,6 +32,7 @@ def minibatches(
     seed: int,
     step: int,
     judged: NDArray[np.bool_] | None = None,
+    left_out: NDArray[np.bool_] | None = None,
 ) -> list[NDArray[np.int64]]:
     """Return the numbers of the rows of each minibatch of one step.
 
@@ -46,11 +47,13 @@ def minibatches(
         epochs: passes over the batch.
         judged: (B,) True where the rewards of a row's episode count. The others are dealt out beside these, which are
             therefore in the minibatches that they would be in alone. None: all count.
+        left_out: (B,) True where a row's episode is in no minibatch. If all are, there are no minibatches.
     """
     episode = batch.episode  # (B,)
     num_episodes = int(episode.max(initial=-1)) + 1
-    counted = np.unique(episode if judged is None else episode[judged])
-    others = np.setdiff1d(np.arange(num_episodes), counted)
+    trained = np.unique(episode if left_out is None else episode[~left_out])
+    counted = trained if judged is None else np.intersect1d(trained, episode[judged])
+    others = np.setdiff1d(trained, counted)
     found: list[NDArray[np.int64]] = []
     for epoch in range(epochs):
         orders = [counted, others]
@@ -62,6 +65,13 @@ def minibatches(
             if len(episodes) or not num_episodes:
                 found.append(np.flatnonzero(np.isin(episode, episodes)))
     return found
+
+
+def truncated_episodes(batch: TrajectoryColumns) -> NDArray[np.bool_]:
+    """Return (B,) True at each row of an episode of which a row was cut off."""
+    episode = batch.episode
+    cut: NDArray[np.bool_] = np.bincount(episode, weights=batch.truncated)[episode] > 0
+    return cut
 
 
 def step_data(

@@ -184,6 +184,8 @@ class RLTrainer:
                 clock.record(phase, seconds)
         values = metric_values(merge_metrics(metrics))
         learned = batch is not None or (to_learn is not None and session.demands.learns_unjudged)
+        if run.algo.loss.mask_truncated and values.get("response/truncated") == 1.0:
+            learned = False
         self._empty_steps.note(step, values, updated=learned)
         values |= {f"{role}/lr_factor": value for role, value in self.state.lr_factors.items()}
         self._adapt_kl(values, batch)

@@ -29,8 +29,9 @@ Key = tuple[int, int]
 DROPPED = "filter/dropped_groups/"
 """Prefix of the metrics that count dropped groups by reason."""
 _FIX = (
-    "Look at what drops them: the rewards (their on_error), and --rollout.filters with its options; draw more prompts "
-    "a step with --rollout.max_refills, or wait longer with --train.max_empty_steps."
+    "Look at what drops them: the rewards (their on_error), --rollout.filters with its options, or "
+    "--algo.loss.mask_truncated where all samples are cut off (--rollout.max_new_tokens); draw more prompts a step "
+    "with --rollout.max_refills, or wait longer with --train.max_empty_steps."
 )
 
 
