@@ -218,6 +218,12 @@ BAD = {
         "got 'human'. Call it 'user'",
         "data/unknown-role",
     ),
+    "unknown role of a result": (
+        MESSAGES,
+        {"messages": [USER, {"role": "function", "content": "x"}, ANSWER]},
+        "got 'function'. Call it 'tool'",
+        "data/unknown-role",
+    ),
     "not text": (
         MESSAGES,
         {"messages": [{"role": "user", "content": [{"type": "image"}]}, ANSWER]},

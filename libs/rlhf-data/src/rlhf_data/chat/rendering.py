@@ -71,7 +71,8 @@ class ChatTemplate:
         if self._tokenizer.chat_template is None:
             raise DataError(
                 "expected a tokenizer with a chat template for chat messages; this one has none. "
-                "Use an instruction-tuned model, or plain text prompts (and text observations).",
+                "Use an instruction-tuned model, plain text prompts (and text observations), or --model.tokenizer with "
+                "a copy that has one",
                 code="template/missing",
             )
         return self._run(self.fitted(messages, tools), reply, tools)

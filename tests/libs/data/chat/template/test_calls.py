@@ -64,6 +64,20 @@ def test_a_call_without_arguments_has_an_empty_object(name):
     assert given == [given[-2]] * 6
 
 
+@pytest.mark.parametrize("name", WITH_CALLS)
+def test_a_call_may_be_its_function_alone(name):
+    """Most templates read the function of a call in an object of its own, and some its type."""
+    renderer = renderer_of(name)
+    whole = calling(OBJECT, content="")
+    (call,) = whole["tool_calls"]
+    bare = {**whole, "tool_calls": [{"id": call["id"], **call["function"]}]}
+    untyped = {**whole, "tool_calls": [{"id": call["id"], "function": call["function"]}]}
+
+    given = [renderer.render_text([USER, one], reply=False) for one in (whole, bare, untyped)]
+
+    assert given == [given[0]] * 3
+
+
 def test_a_template_that_wants_no_content_beside_calls_gets_none():
     """The first template of DeepSeek-V3 shows calls only where the content is null."""
     source = (

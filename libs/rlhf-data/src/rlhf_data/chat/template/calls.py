@@ -99,8 +99,12 @@ def _call(call: Any, form: _Form) -> Any:
     arguments = _object(function.get("arguments"))
     if form.is_text and not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
-    made = {**function, "arguments": arguments}
-    return {**call, "function": made} if "function" in call else made
+    bare = (
+        "function" not in call
+    )  # as some data sets have it; most templates want an object of its own
+    own = {key: call[key] for key in ("name", "arguments") if key in call} if bare else function
+    rest = {key: call[key] for key in call if key != "function" and not (bare and key in own)}
+    return {"type": "function", **rest, "function": {**own, "arguments": arguments}}
 
 
 def _object(arguments: Any) -> Any:
