@@ -124,7 +124,7 @@ WORDS_OF_THE_LANGUAGE = {
     ("libs/rlhf-data/src/rlhf_data/learned/shown_answers.py", "function"),  # a key of tool calls
     *(
         (f"libs/rlhf-data/src/rlhf_data/chat/template/{module}.py", "function")
-        for module in ("contents", "pieces", "presence")
+        for module in ("calls", "contents", "pieces", "presence")
     ),
     ("libs/rlhf-testing/src/rlhf_testing/fake_renderer.py", "function"),
     ("core/src/rlhf_core/contracts/executor.py", "function"),

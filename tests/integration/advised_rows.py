@@ -72,6 +72,30 @@ def a_letter_that_is_a_control_token(text, control_words):
     TokenizerRenderer(tokenizer, control_words=control_words).encode(text)
 
 
+def without_template(template, messages):
+    """Read a prompt by a tokenizer of a base model."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    prompt = [{"role": "user", "content": "1"}] if messages else "1"
+    (found,) = tokenize_rows(
+        [(0, {"prompt": prompt})], PromptFormat(), TokenizerRenderer(tokenizer), 99
+    )
+    if isinstance(found, Exception):
+        raise found
+
+
+def learned_without_template(template, rows):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    load_conversations(
+        written(rows),
+        ConversationColumns(),
+        SequenceOptions(),
+        TokenizerRenderer(tokenizer),
+        eos=tokenizer.eos_token_id,
+    )
+
+
 def variables(given, control_words):
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = THINKING
@@ -142,6 +166,28 @@ JOINED = {"prompt": "x", "completions": ["Hi ", " Hello"], "labels": [True, True
 AS_TOKENS = {"control_words": "tokens"}
 
 ROWS_READ = {
+    "rlhf_data/chat/rendering.py:rendered": [
+        Advised(
+            call=without_template,
+            wrong={"template": None, "messages": True},
+            told={
+                "Use an instruction-tuned model": {"template": CHANGING},
+                "plain text prompts": {"messages": False},
+                "or --model.tokenizer with a copy that has one": {"template": CHANGING},
+            },
+        )
+    ],
+    "rlhf_data/learned/chat_spans.py:__init__": [
+        Advised(
+            call=learned_without_template,
+            wrong={"template": None, "rows": [{"messages": TWO_TURNS[:2]}]},
+            told={
+                "Use an instruction-tuned model": {"template": CHANGING},
+                "plain text prompts": {"rows": [{"prompt": "1", "response": "2"}]},
+                "or --model.tokenizer with a copy that has one": {"template": CHANGING},
+            },
+        )
+    ],
     "rlhf_data/chat/quoting.py:restored": [
         Advised(
             call=shown_with_other_letters,

@@ -105,7 +105,10 @@ def test_the_date_of_the_day_drifts():
 
 def test_calls_in_another_writing_drift():
     tools = "{% if tools %}{{ tools | tojson }}{% endif %}"
-    calls = "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments }}{% endfor %}"
+    values = (
+        "{% for key, value in c.function.arguments.items() %}{{ key }}={{ value }} {% endfor %}"
+    )
+    calls = f"{{% for c in m.tool_calls or [] %}}{{{{ c.function.name }}}}({values}){{% endfor %}}"
     facts = templated(tools + TURNS.replace("<eos>", calls + "<eos>"))
 
     assert "Arguments of earlier calls are changed" in drifts_of(facts)

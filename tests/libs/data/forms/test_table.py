@@ -61,6 +61,16 @@ CASES = {
             "tools": "[]",
         },
     ),
+    "sharegpt with a thought before its call": (
+        ConversationColumns(),
+        {
+            "conversations": [
+                TOOL_TURNS[0],
+                {**TOOL_TURNS[1], "value": f"<think>\nHm.\n</think>\n{TOOL_TURNS[1]['value']}"},
+            ]
+        },
+        {"messages": [user("2+2?"), {**assistant("<think>\nHm.\n</think>"), "tool_calls": [CALL]}]},
+    ),
     "messages": (
         ConversationColumns(),
         {"conversations": [ASKED, GOOD]},
@@ -94,6 +104,11 @@ CASES = {
     "alpaca without input": (
         ConversationColumns(),
         {"instruction": "Name a color.", "input": "", "output": "Blue."},
+        {"messages": [ASKED, GOOD]},
+    ),
+    "alpaca with an input alone": (
+        ConversationColumns(),
+        {"instruction": "", "input": "Name a color.", "output": "Blue."},
         {"messages": [ASKED, GOOD]},
     ),
     "dolly": (

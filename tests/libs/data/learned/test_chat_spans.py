@@ -65,7 +65,7 @@ def test_a_thought_of_an_earlier_turn_does_no_harm_where_it_is_not_learned(dropp
 
 def test_a_template_that_never_shows_thoughts_is_refused():
     """DeepSeek-R1's drops them from the last turn too, so that to learn the last turn only would not help."""
-    said = r"does not show the assistant's answer as it is.*This is the last turn: leave out"
+    said = r"does not show the assistant's answer as it is.*This is the last turn: leave out.*--model.tokenizer"
     with pytest.raises(RowProblem, match=said):
         learned_texts(renderer_of("deepseek"), [USER, THOUGHT])
     with pytest.raises(RowProblem, match=said):

@@ -1,6 +1,5 @@
 """Rows to imitate: what is learned of each form, and what is said of each bad row."""
 
-import json
 
 import numpy as np
 import pytest
@@ -105,14 +104,14 @@ def test_a_system_prompt_goes_before_the_messages(load, shown):
     assert shown(rows, 0).startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user")
 
 
-@pytest.mark.parametrize("as_text", [False, True])
-def test_tools_are_shown_to_the_template(load, shown, as_text):
-    tools = [{"name": "look"}]
+@pytest.mark.parametrize("tools", [[{"name": "look"}], '[{"name": "look"}]', ['{"name": "look"}']])
+def test_tools_are_shown_to_the_template(load, shown, tools):
+    """Tools that differ are one JSON text in a table, or a list of such texts."""
     columns = ConversationColumns(messages_key="messages", tools_key="tools")
     rows = load(
         columns,
         [
-            {"messages": [USER, ANSWER], "tools": json.dumps(tools) if as_text else tools},
+            {"messages": [USER, ANSWER], "tools": tools},
             {"messages": [USER, ANSWER], "tools": None},
         ],
         family="qwen3",
@@ -216,6 +215,12 @@ BAD = {
         MESSAGES,
         {"messages": [{"role": "human", "content": "x"}, ANSWER]},
         "got 'human'. Call it 'user'",
+        "data/unknown-role",
+    ),
+    "unknown role of a result": (
+        MESSAGES,
+        {"messages": [USER, {"role": "function", "content": "x"}, ANSWER]},
+        "got 'function'. Call it 'tool'",
         "data/unknown-role",
     ),
     "not text": (

@@ -10,6 +10,7 @@ from rlhf_core.batch.task import Message
 from rlhf_core.errors import DataError
 
 from .control_words import ControlText, TextSpan
+from .template.calls import Calls
 from .template.contents import Contents
 from .template.presence import Presence
 from .template.problem import TemplateProblem, shortened
@@ -54,8 +55,8 @@ class ChatTemplate:
     def text(self, messages: Sequence[Message], *, reply: bool, tools: Tools | None = None) -> str:
         """Return a conversation as text; with ``reply`` the text ends where the policy's turn begins.
 
-        Contents are given to the template in the form that it writes. What it leaves out is not looked for; see
-        ``check``.
+        Contents and calls are given to the template in the form that it writes. What it leaves out is not looked for;
+        see ``check``.
 
         Raises:
             DataError: the tokenizer has no chat template.
@@ -70,10 +71,11 @@ class ChatTemplate:
         if self._tokenizer.chat_template is None:
             raise DataError(
                 "expected a tokenizer with a chat template for chat messages; this one has none. "
-                "Use an instruction-tuned model, or plain text prompts (and text observations).",
+                "Use an instruction-tuned model, plain text prompts (and text observations), or --model.tokenizer with "
+                "a copy that has one",
                 code="template/missing",
             )
-        return self._run(self.contents.fitted(messages), reply, tools)
+        return self._run(self.fitted(messages, tools), reply, tools)
 
     def check(
         self,
@@ -91,10 +93,22 @@ class ChatTemplate:
         """
         self._presence.check(messages, tools or (), text, reply=reply, first=first)
 
+    def fitted(self, messages: Sequence[Message], tools: Tools | None) -> list[dict[str, Any]]:
+        """Return messages whose contents and calls have the form that the template writes.
+
+        Raises:
+            TemplateProblem: a part of a content is of an unknown kind.
+        """
+        return self.contents.fitted(self._calls.fitted(messages, tools))
+
     @cached_property
     def contents(self) -> Contents:
         """Fitter of contents to the template."""
-        return Contents(lambda messages: self._run(messages, False, None).text)
+        return Contents(lambda chat: self._run(self._calls.fitted(chat, None), False, None).text)
+
+    @cached_property
+    def _calls(self) -> Calls:
+        return Calls(lambda chat, tools: self._run(self.contents.fitted(chat), False, tools).text)
 
     @cached_property
     def _presence(self) -> Presence:

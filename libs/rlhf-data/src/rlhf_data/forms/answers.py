@@ -139,7 +139,8 @@ def instruction(row: Row) -> list[dict[str, Any]]:
     asks = [_text(row, INSTRUCTION)]
     if row.get(beside := _first(row, INPUTS)):
         asks.append(_text(row, beside))
-    messages = [*earlier(row.get(HISTORY)), {"role": USER, "content": "\n".join(asks)}]
+    asked = {"role": USER, "content": "\n".join(filter(None, asks))}
+    messages = [*earlier(row.get(HISTORY)), asked]
     return with_system(row, messages)
 
 

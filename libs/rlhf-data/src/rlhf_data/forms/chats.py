@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 from rlhf_core.outside.json_reader import parse_json
 
+from ..chat.parsing.families import THOUGHTS
 from ..rows import RowProblem
 from ..source import Row
 
@@ -35,6 +36,8 @@ ROLES = {
     "tool": "tool",
     "observation": "tool",
     "function_response": "tool",
+    "function": "tool",
+    "ipython": "tool",
 }
 """Whose turn it is in ShareGPT's ``from`` -> role."""
 
@@ -230,8 +233,19 @@ def _message(turn: Mapping[str, Any], number: int) -> dict[str, Any]:
         )
     rest = {key: value for key, value in turn.items() if key not in ("from", "value")}
     if turn["from"] == _TOOL_CALL:
-        return {**rest, "role": role, "content": "", "tool_calls": _calls(turn["value"], number)}
+        thought, called = _apart_from_thought(turn["value"])
+        return {**rest, "role": role, "content": thought, "tool_calls": _calls(called, number)}
     return {**rest, "role": role, "content": turn["value"]}
+
+
+def _apart_from_thought(value: Any) -> tuple[str, Any]:
+    """Return the thought before a call with its tags, as LLaMA-Factory writes it, and the call; no text where there is
+    none."""
+    for begin, end in THOUGHTS:
+        if isinstance(value, str) and value.lstrip().startswith(begin) and end in value:
+            thought, _, called = value.partition(end)
+            return thought.lstrip() + end, called
+    return "", value
 
 
 def _calls(value: object, number: int) -> list[dict[str, Any]]:

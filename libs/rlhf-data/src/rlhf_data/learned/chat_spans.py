@@ -50,7 +50,7 @@ class ChatSpans:
         if tokenizer.chat_template is None:
             raise DataError(
                 "expected a tokenizer with a chat template for chat messages; this one has none. "
-                "Use an instruction-tuned model, or plain text prompts",
+                "Use an instruction-tuned model, plain text prompts, or --model.tokenizer with a copy that has one",
                 code="template/missing",
             )
         self._renderer = renderer

@@ -220,11 +220,13 @@ def tools_of(row: Row, key: str | None) -> list[dict[str, Any]] | None:
             f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.tools_key",
         )
     value = row[key]
-    if isinstance(value, str):
-        try:
+    try:
+        if isinstance(value, str):
             value = parse_json(value) if value.strip() else None
-        except ValueError as error:
-            raise RowProblem("bad tools", f"column {key!r}: {error}") from error
+        if isinstance(value, list):
+            value = [parse_json(tool) if _is_object_text(tool) else tool for tool in value]
+    except ValueError as error:
+        raise RowProblem("bad tools", f"column {key!r}: {error}") from error
     if not value:
         return None
     if not isinstance(value, Sequence) or not all(isinstance(tool, Mapping) for tool in value):
@@ -233,3 +235,8 @@ def tools_of(row: Row, key: str | None) -> list[dict[str, Any]] | None:
             f"column {key!r}: expected a list of JSON schemas of tools, got {value!r:.60}",
         )
     return [dict(tool) for tool in value]
+
+
+def _is_object_text(tool: object) -> bool:
+    """Return whether a tool is JSON text, as in tables of tools that differ."""
+    return isinstance(tool, str) and tool.lstrip().startswith("{")

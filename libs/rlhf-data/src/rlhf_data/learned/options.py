@@ -99,7 +99,8 @@ class ConversationColumns(PromptColumns):
         description="column with plain text for continued pre-training, instead of prompt and response; unset: none",
     )
     tools_key: str | None = Field(
-        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
+        None,
+        description="column with the tools of a chat: JSON schemas, as a list, a list of JSON texts, or as JSON text",
     )
     learn: Literal["all", "last"] = Field(
         "all", description="learn all turns of the assistant, or the last one only"
@@ -126,7 +127,8 @@ class LabeledColumns(PromptColumns):
         None, description="column with whole conversations, whose last assistant turn was judged"
     )
     tools_key: str | None = Field(
-        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
+        None,
+        description="column with the tools of a chat: JSON schemas, as a list, a list of JSON texts, or as JSON text",
     )
     label_key: str = Field(
         "label", description="column with true or 1 for a good answer, else false or 0"
@@ -149,7 +151,8 @@ class PairColumns(PromptColumns):
         description="column with a number that says how much better the preferred answer is; unset: no margin",
     )
     tools_key: str | None = Field(
-        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
+        None,
+        description="column with the tools of a chat: JSON schemas, as a list, a list of JSON texts, or as JSON text",
     )
 
 
@@ -166,7 +169,8 @@ class StepLabelColumns(PromptColumns):
         "labels", description="column with a label for each step: true or false, or from 0 to 1"
     )
     tools_key: str | None = Field(
-        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
+        None,
+        description="column with the tools of a chat: JSON schemas, as a list, a list of JSON texts, or as JSON text",
     )
     separator: str = Field(
         "\n",

@@ -73,7 +73,8 @@ def name_of(call: object) -> str:
 def changed(messages: Sequence[Message], index: int, shown: str) -> RowProblem:
     """Return the problem of a row of which the template shows ``shown`` in the place of an answer."""
     fix = (
-        "This is the last turn: leave out what the template does not write of it, such as thoughts"
+        "This is the last turn: leave out what the template does not write of it, such as thoughts, or set "
+        "--model.tokenizer to a copy of the tokenizer with a template that writes it"
     )
     if any(message["role"] == ASSISTANT for message in messages[index + 1 :]):
         fix = (

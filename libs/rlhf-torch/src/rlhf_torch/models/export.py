@@ -20,6 +20,7 @@ from rlhf_data import end_of_turn, eos_token_ids
 
 from ..adapters.merging import is_quantized
 from ..adapters.score_head import add_score_head
+from .older_readers import name_rotation, name_tokenizer
 from .quiet import no_progress_bars
 from .role_model import VALUE_HEAD_FILE, RoleModel
 from .score_head import (
@@ -95,6 +96,7 @@ def save_plain(
             model.save_pretrained(folder, state_dict=weights)
     finally:
         model.generation_config = own
+    name_rotation(folder)
     _write_generation(model, folder)
 
 
@@ -194,6 +196,7 @@ def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
     if (legacy := getattr(tokenizer, "legacy", None)) is not None:
         tokenizer.init_kwargs["legacy"] = legacy
     tokenizer.save_pretrained(folder)
+    name_tokenizer(folder)
 
 
 def _write_ends(folder: Path, ends: Sequence[int]) -> None:

@@ -22,6 +22,7 @@ from rlhf_core import PluginError
 from rlhf_core.contracts import RoleSpec
 from rlhf_data import eos_token_ids
 
+from .older_readers import name_rotation
 from .quiet import no_progress_bars
 from .weight_files import weight_files
 
@@ -150,6 +151,7 @@ def export_config(model: PreTrainedModel, folder: Path, place: ScorePlace) -> No
     config.architectures = [kind.__name__]
     _note_reading(config, place)
     config.save_pretrained(folder)
+    name_rotation(folder)
 
 
 def export_classifier(
@@ -202,6 +204,7 @@ def _save(
     _note_reading(shell.config, place)
     with no_progress_bars():
         shell.save_pretrained(folder, state_dict=state)
+    name_rotation(folder)
 
 
 def _note_reading(config: PretrainedConfig, place: ScorePlace) -> None:

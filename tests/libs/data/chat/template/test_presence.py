@@ -208,7 +208,7 @@ def library_text(name, messages, tools, reply):
     tokenizer = renderer_of(name).tokenizer
     try:
         return render_jinja_template(
-            [renderer_of(name).template.contents.fitted(messages)],
+            [renderer_of(name).template.fitted(messages, tools)],
             tools or None,
             None,
             tokenizer.chat_template,

@@ -1,0 +1,107 @@
+"""Exported files say to Transformers 4 what they say to version 5."""
+
+import json
+
+import pytest
+from tests.released_templates import released_tokenizer
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    Gemma3Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    Qwen2_5_VLConfig,
+    Qwen3Config,
+)
+
+from rlhf_core.contracts import RankingObjective
+from rlhf_torch.models.export import copy_tokenizer
+from rlhf_torch.models.older_readers import CONFIG, TOKENIZER, name_rotation
+
+LLAMA = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+PLAIN = {"rope_type": "default"}
+BY_LAYER = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+    "sliding_attention": {**PLAIN, "rope_theta": 1e4},
+}
+SECTIONS = {**PLAIN, "mrope_section": [16, 24, 24]}
+CASES = {
+    "a base": (Qwen3Config(rope_theta=1e6), {"rope_theta": 1e6}),
+    "scaled": (
+        LlamaConfig(rope_parameters={**LLAMA, "rope_theta": 5e5}, max_position_embeddings=2**17),
+        {"rope_theta": 5e5, "rope_scaling": LLAMA},
+    ),
+    "by layer": (
+        Gemma3TextConfig(rope_parameters=BY_LAYER),
+        {
+            "rope_theta": 1e6,
+            "rope_local_base_freq": 1e4,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+    ),
+    "in a part": (
+        Gemma3Config(text_config={"rope_parameters": BY_LAYER}),
+        {
+            "rope_theta": 1e6,
+            "rope_local_base_freq": 1e4,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+    ),
+    "of rows and columns": (
+        Qwen2_5_VLConfig(text_config={"rope_parameters": {**SECTIONS, "rope_theta": 1e6}}),
+        {"rope_theta": 1e6, "rope_scaling": SECTIONS},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rotations_are_under_the_keys_of_both_versions(tmp_path, case):
+    """Version 4 would rotate by the default base, and say nothing."""
+    config, older = CASES[case]
+    config.save_pretrained(tmp_path)
+    before = AutoConfig.from_pretrained(tmp_path)
+
+    name_rotation(tmp_path)
+
+    values = json.loads((tmp_path / CONFIG).read_text())
+    part = values.get("text_config", values)
+    assert {key: part.get(key) for key in older} == older
+    assert AutoConfig.from_pretrained(tmp_path).to_dict() == before.to_dict()
+
+
+@pytest.mark.parametrize("name", ["llama3", "qwen2_5"])
+def test_a_tokenizer_is_named_in_the_words_of_version_4(tmp_path, name):
+    tokenizer = released_tokenizer(name)
+    tokenizer.save_pretrained(tmp_path / "own")
+    before = AutoTokenizer.from_pretrained(tmp_path / "own")
+
+    copy_tokenizer(str(tmp_path / "own"), tmp_path / "out", trust_remote_code=False)
+
+    values = json.loads((tmp_path / "out" / TOKENIZER).read_text())
+    assert values["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert "extra_special_tokens" not in values  # a list there is an AttributeError of version 4
+    after = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert type(after) is type(before)
+    assert after.get_vocab() == before.get_vocab()
+    assert after.all_special_tokens == before.all_special_tokens
+    text = "<|im_start|><|eot_id|> Hi"
+    assert after.encode(text) == before.encode(text)
+
+
+@pytest.mark.parametrize("objective", [None, RankingObjective()], ids=["policy", "reward model"])
+def test_an_export_says_its_base_of_rotations_to_version_4(
+    start, make_spec, models, tmp_path, objective
+):
+    given = {} if objective is None else {"objective": objective, "head": "score"}
+    backend = start(make_spec(models["qwen3"], **given))
+
+    backend.export(tmp_path / "out")
+
+    values = json.loads((tmp_path / "out" / CONFIG).read_text())
+    assert values["rope_theta"] == values["rope_parameters"]["rope_theta"]
