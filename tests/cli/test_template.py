@@ -1,9 +1,12 @@
-"""``rlhf template check``: what a template does, in sentences, with an exit code."""
+"""``rlhf template``: what a template does, in sentences, with an exit code; and a tokenizer with another one."""
 
 import json
+from copy import copy
+from pathlib import Path
 
 import pytest
 from tests.libs.data.chat.zoo import KINDS, tokenizer_of
+from transformers import AutoTokenizer
 
 from rlhf_cli.main import main
 
@@ -88,3 +91,68 @@ def test_a_tokenizer_without_a_template_is_an_error(tmp_path, capsys):
 
     assert code == 2
     assert "expected a tokenizer with a chat template" in errors
+
+
+PLAIN = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A tokenizer without a chat template, and a file with one."""
+    tokenizer = copy(tokenizer_of("characters"))  # other tests have the same object
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(tmp_path / "bare")
+    (tmp_path / "plain.jinja").write_text(PLAIN)
+    return str(tmp_path / "bare"), str(tmp_path / "plain.jinja"), tmp_path / "out"
+
+
+def test_a_tokenizer_is_written_with_another_template_and_nothing_else_changes(bare, capsys):
+    before, file, out = bare
+
+    code = main(["template", "write", before, file, str(out)])
+
+    output = capsys.readouterr().out
+    assert code == 0
+    assert f"--model.tokenizer {out}" in output
+    assert "A turn ends with <eos>" in output
+    old, new = (AutoTokenizer.from_pretrained(folder) for folder in (before, out))
+    assert (old.chat_template, new.chat_template) == (None, PLAIN)
+    assert old.get_vocab() == new.get_vocab()
+    assert old.encode("What is 6 x 7?") == new.encode("What is 6 x 7?")
+    chat = [{"role": "user", "content": "Hi"}]
+    shown = new.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert shown == f"<user>Hi{new.eos_token}<assistant>"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{% for m in", "template"),
+        ("{{ raise_exception('no users') }}", "no users"),
+        (None, "UTF-8"),
+    ],
+)
+def test_a_template_that_is_none_or_renders_nothing_writes_nothing(bare, capsys, text, named):
+    before, file, out = bare
+    Path(file).write_bytes(b"\xff" if text is None else text.encode())
+
+    code = main(["template", "write", before, file, str(out)])
+
+    assert code == 2
+    assert named in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_folder_with_files_is_not_written_to(bare, capsys):
+    before, file, out = bare
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+
+    code = main(["template", "write", before, file, str(out)])
+
+    assert code == 2
+    assert "Name another folder" in capsys.readouterr().err
+    assert [each.name for each in out.iterdir()] == ["notes.txt"]

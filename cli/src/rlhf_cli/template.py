@@ -1,4 +1,5 @@
-"""The command ``rlhf template``, which says what the chat template of a model does to a conversation that goes on."""
+"""The command ``rlhf template``, which says what the chat template of a model does to a conversation that goes on, and
+gives a tokenizer another template."""
 
 from __future__ import annotations
 
@@ -20,14 +21,11 @@ if TYPE_CHECKING:
     from rlhf_data.chat.example import ExamplePart
     from rlhf_data.chat.facts import TemplateFacts
 
-app = typer.Typer(cls=CommandGroup, help="Report how a chat template works.", no_args_is_help=True)
+app = typer.Typer(
+    cls=CommandGroup, help="Report how a chat template works, or change it.", no_args_is_help=True
+)
 
 _SIGNS = {"fine": "ok   ", "note": "note ", "drift": "DRIFT"}
-
-
-@app.callback()
-def template() -> None:
-    """Keep ``check`` a name of its own, which typer drops where there is one command."""
 
 
 @app.command()
@@ -64,6 +62,41 @@ def check(
         _print(model, facts, parts)
     if facts.drifts:
         raise typer.Exit(1)
+
+
+@app.command()
+def write(
+    model: Annotated[str, typer.Argument(help="folder or hub name of a model or tokenizer")],
+    file: Annotated[Path, typer.Argument(help="file with the chat template, in Jinja")],
+    out: Annotated[Path, typer.Argument(help="folder to write; it may not have files yet")],
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="run Python code that comes with the tokenizer")
+    ] = False,
+) -> None:
+    """Write a model's tokenizer with another chat template into a folder, for --model.tokenizer."""
+    from rlhf_data import TokenizerRenderer, load_tokenizer, save_tokenizer
+    from rlhf_data.chat.probing import TOOLS, USER, facts_of
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(
+            f"{out}: expected a folder without files, or none; this one would be overwritten. Name another folder.",
+            code="output/not-empty",
+        )
+    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code, has_option=False)
+    try:
+        tokenizer.chat_template = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{file}: expected a file with a Jinja template in UTF-8; reading it failed with "
+            f"{type(error).__name__}: {error!s:.200}",
+            code="template/unreadable",
+        ) from error
+    renderer = TokenizerRenderer(tokenizer)
+    renderer.render([USER])  # raises what is wrong with the template before anything is written
+    facts = facts_of(renderer, _stops(tokenizer, model, trust_remote_code), TOOLS)
+    save_tokenizer(tokenizer, out)
+    _print(str(out), facts, [])
+    typer.echo(f"\nTo train with it: --model.tokenizer {out}")
 
 
 def _read_tools(path: Path) -> list[dict[str, Any]]:

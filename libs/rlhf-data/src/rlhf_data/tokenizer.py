@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import ConfigError, DataError
+from rlhf_core.outside.json_reader import read_object
 
 from .chat.renderer import TokenizerRenderer
 from .hub import reach_hub
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_CLASS, _OLDER_CLASS = "TokenizersBackend", "PreTrainedTokenizerFast"
+_TOKENS, _OLDER_TOKENS = "extra_special_tokens", "additional_special_tokens"
+"""Names in a tokenizer's settings: those of Transformers 5, and of version 4."""
 
 
 def load_tokenizer(
@@ -42,6 +49,26 @@ def load_tokenizer(
             code="tokenizer/no-ordinary-tokens",
         )
     return tokenizer
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a tokenizer's files, which give the same tokens when they are read by Transformers 4 or 5.
+
+    Transformers reads the option ``legacy`` of Llama's tokenizers and leaves it out: there would be other tokens behind
+    special ones. And version 5 writes a class and a form of special tokens that version 4 refuses.
+    """
+    if (legacy := getattr(tokenizer, "legacy", None)) is not None:
+        tokenizer.init_kwargs["legacy"] = legacy
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return
+    values = read_object(path, "a tokenizer's settings")
+    if values.get("tokenizer_class") == _CLASS:
+        values["tokenizer_class"] = _OLDER_CLASS
+    if isinstance(values.get(_TOKENS), list) and _OLDER_TOKENS not in values:
+        values[_OLDER_TOKENS] = values.pop(_TOKENS)
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def eos_token_ids(

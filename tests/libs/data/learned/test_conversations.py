@@ -1,6 +1,5 @@
 """Rows to imitate: what is learned of each form, and what is said of each bad row."""
 
-
 import numpy as np
 import pytest
 from tests.libs.data.learned.families import renderer_of

@@ -16,7 +16,7 @@ from transformers import (
 
 from rlhf_core.contracts import RankingObjective
 from rlhf_torch.models.export import copy_tokenizer
-from rlhf_torch.models.older_readers import CONFIG, TOKENIZER, name_rotation
+from rlhf_torch.models.older_readers import CONFIG, name_rotation
 
 LLAMA = {
     "rope_type": "llama3",
@@ -83,7 +83,7 @@ def test_a_tokenizer_is_named_in_the_words_of_version_4(tmp_path, name):
 
     copy_tokenizer(str(tmp_path / "own"), tmp_path / "out", trust_remote_code=False)
 
-    values = json.loads((tmp_path / "out" / TOKENIZER).read_text())
+    values = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     assert values["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert "extra_special_tokens" not in values  # a list there is an AttributeError of version 4
     after = AutoTokenizer.from_pretrained(tmp_path / "out")

@@ -72,7 +72,7 @@ class ChatTemplate:
             raise DataError(
                 "expected a tokenizer with a chat template for chat messages; this one has none. "
                 "Use an instruction-tuned model, plain text prompts (and text observations), or --model.tokenizer with "
-                "a copy that has one",
+                "a copy that has one (rlhf template write)",
                 code="template/missing",
             )
         return self._run(self.fitted(messages, tools), reply, tools)

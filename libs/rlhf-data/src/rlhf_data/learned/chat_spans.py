@@ -50,7 +50,8 @@ class ChatSpans:
         if tokenizer.chat_template is None:
             raise DataError(
                 "expected a tokenizer with a chat template for chat messages; this one has none. "
-                "Use an instruction-tuned model, plain text prompts, or --model.tokenizer with a copy that has one",
+                "Use an instruction-tuned model, plain text prompts, or --model.tokenizer with a copy that has one "
+                "(rlhf template write)",
                 code="template/missing",
             )
         self._renderer = renderer

@@ -74,7 +74,7 @@ def changed(messages: Sequence[Message], index: int, shown: str) -> RowProblem:
     """Return the problem of a row of which the template shows ``shown`` in the place of an answer."""
     fix = (
         "This is the last turn: leave out what the template does not write of it, such as thoughts, or set "
-        "--model.tokenizer to a copy of the tokenizer with a template that writes it"
+        "--model.tokenizer to a copy of the tokenizer with a template that writes it (rlhf template write)"
     )
     if any(message["role"] == ASSISTANT for message in messages[index + 1 :]):
         fix = (

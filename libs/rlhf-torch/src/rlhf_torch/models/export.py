@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from rlhf_core.outside.json_reader import read_object
-from rlhf_data import end_of_turn, eos_token_ids
+from rlhf_data import end_of_turn, eos_token_ids, save_tokenizer
 
 from ..adapters.merging import is_quantized
 from ..adapters.score_head import add_score_head
-from .older_readers import name_rotation, name_tokenizer
+from .older_readers import name_rotation
 from .quiet import no_progress_bars
 from .role_model import VALUE_HEAD_FILE, RoleModel
 from .score_head import (
@@ -157,7 +157,7 @@ def _write_tokenizer(
         source, model.config.name_or_path, trust_remote_code=trust_remote_code
     )
     for folder in folders:
-        _save_tokenizer(tokenizer, folder)
+        save_tokenizer(tokenizer, folder)
     pad: int = tokenizer.pad_token_id
     return pad
 
@@ -185,18 +185,9 @@ def copy_tokenizer(
     is_free = "eos_token" not in str(tokenizer.chat_template)
     if learned is not None and is_free and learned == end_of_turn(tokenizer):
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(learned)
-    _save_tokenizer(tokenizer, folder)
+    save_tokenizer(tokenizer, folder)
     if has_model:
         _write_ends(folder, ends)
-
-
-def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a tokenizer as Transformers does, with the option ``legacy`` of Llama's, which it reads and leaves out: the
-    folder would be read as a tokenizer that gives other tokens behind special ones."""
-    if (legacy := getattr(tokenizer, "legacy", None)) is not None:
-        tokenizer.init_kwargs["legacy"] = legacy
-    tokenizer.save_pretrained(folder)
-    name_tokenizer(folder)
 
 
 def _write_ends(folder: Path, ends: Sequence[int]) -> None:

@@ -1,8 +1,7 @@
-"""Exported files in words that Transformers 4 reads too, and servers of its time with it.
+"""Exported configurations in words that Transformers 4 reads too, and servers of its time with it.
 
-Transformers 5 writes classes of tokenizers and forms of special tokens that version 4 refuses, and rotary embeddings
-under a key that it does not look for: it would rotate by the default base without a word. Both versions read the files
-that these functions leave.
+Transformers 5 writes rotary embeddings under a key that version 4 does not look for: it would rotate by the default
+base without a word. Both versions read the file that is left.
 """
 
 from __future__ import annotations
@@ -14,24 +13,9 @@ from typing import Any
 
 from rlhf_core.outside.json_reader import read_object
 
-TOKENIZER, CONFIG = "tokenizer_config.json", "config.json"
-_CLASS, _OLDER_CLASS = "TokenizersBackend", "PreTrainedTokenizerFast"
-_TOKENS, _OLDER_TOKENS = "extra_special_tokens", "additional_special_tokens"
+CONFIG = "config.json"
 _LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers that have rotary embeddings of their own, in families that version 4 knows."""
-
-
-def name_tokenizer(folder: Path) -> None:
-    """Have the settings of a folder's tokenizer name its class and its special tokens as version 4 does."""
-    path = folder / TOKENIZER
-    if not path.is_file():
-        return
-    values = read_object(path, "a tokenizer's settings")
-    if values.get("tokenizer_class") == _CLASS:
-        values["tokenizer_class"] = _OLDER_CLASS
-    if isinstance(values.get(_TOKENS), list) and _OLDER_TOKENS not in values:
-        values[_OLDER_TOKENS] = values.pop(_TOKENS)
-    _write(path, values)
 
 
 def name_rotation(folder: Path) -> None:
@@ -41,7 +25,7 @@ def name_rotation(folder: Path) -> None:
     for part in (values, values.get("text_config")):
         if isinstance(part, dict):
             part.update(_older_keys(part.get("rope_parameters")))
-    _write(path, values)
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _older_keys(rope: object) -> dict[str, Any]:
@@ -59,7 +43,3 @@ def _older_keys(rope: object) -> dict[str, Any]:
         found["partial_rotary_factor"] = share
     scaling = {key: rotation[key] for key in rotation if key not in found}
     return found if scaling == {"rope_type": "default"} else {**found, "rope_scaling": scaling}
-
-
-def _write(path: Path, values: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
