@@ -45,7 +45,6 @@ class Prompts:
     order: TurnOrder = field(default_factory=TurnOrder)
     """Count of the rows whose roles do not alternate."""
     num_images: int = 0
-    """Number of the images of all prompts."""
     has_chats: bool = True
     """Whether a prompt may be chat messages; False: all are plain text."""
 

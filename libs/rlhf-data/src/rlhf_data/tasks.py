@@ -283,9 +283,7 @@ class _Opened(NamedTuple):
 
     source: Source
     format: PromptFormat
-    """Format of its prompts."""
     images: RowImages
-    """Reader of its images."""
 
 
 class _Read(NamedTuple):

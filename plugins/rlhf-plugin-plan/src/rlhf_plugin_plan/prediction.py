@@ -78,7 +78,6 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether the run fits."""
         return not self.problems
 
 

@@ -29,7 +29,6 @@ class Remedy:
 
     flags: Flags
     fits: bool
-    """Whether the run fits with these flags."""
     gain: float
     """Bytes less on the fullest GPU; negative if a larger KV cache makes the run fit."""
 

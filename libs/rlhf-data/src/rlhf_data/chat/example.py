@@ -17,7 +17,6 @@ class ExamplePart:
     name: str
     token_ids: tuple[int, ...]
     tokens: tuple[str, ...]
-    """Text of each token."""
 
 
 def example_parts(

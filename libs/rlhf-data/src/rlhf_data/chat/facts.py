@@ -88,9 +88,7 @@ class TemplateFacts:
     starts_twice: bool
     """The template writes them too, so that a rendered text may not be tokenized with special tokens."""
     depends_on_date: bool
-    """The template writes the date of the day."""
     control_words: tuple[str, ...]
-    """Control words of the tokenizer."""
     is_fast: bool
     """The tokenizer has a ``tokenizer.json``."""
 

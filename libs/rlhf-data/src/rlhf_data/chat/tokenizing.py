@@ -27,7 +27,6 @@ class TextTokenizer:
     ) -> None:
         self.tokenizer = tokenizer
         self.words = ControlWords(tokenizer)
-        """The control words of the tokenizer."""
         self.are_inert = control_words == "text"
         """Whether control words in texts that somebody else wrote are ordinary text."""
         self.prefix = _leading_special_tokens(tokenizer)

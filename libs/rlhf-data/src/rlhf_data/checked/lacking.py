@@ -40,7 +40,6 @@ class ReadTogether(Generic[ColumnsT]):
     """Sets whose bad rows a run counts together, and its way to read them."""
 
     option: str
-    """Option that names the sets."""
     entries: Sequence[str]
     """Files, folders and hub names, each as it is or as ``NAME=PATH``."""
     split: str
@@ -49,7 +48,6 @@ class ReadTogether(Generic[ColumnsT]):
     columns: ColumnsT
     """Options with the form and the names of columns."""
     kinds: tuple[RowKind, ...]
-    """Kinds of rows that are read."""
     reader: Callable[[ColumnsT], Read]
     """Maker of the reader of rows, from the columns that the rows of a set have."""
     listed_by: Callable[[], str | None] = _unlisted

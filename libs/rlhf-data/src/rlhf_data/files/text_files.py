@@ -78,11 +78,6 @@ class JsonLines:
         return len(self._line_numbers)
 
     def row(self, index: int) -> Row:
-        """Return a readable row.
-
-        Raises:
-            DataError: the file was changed, or the line is not a JSON object.
-        """
         start, end = self._starts[index], self._starts[index + 1]
         if self._read_stamp() != self._stamp:
             raise DataError(
@@ -95,7 +90,6 @@ class JsonLines:
         return row
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
-        """Yield all rows in order."""
         with open(self._content, "rb") as file:
             for line in _without_bom(file):
                 if line.strip():
@@ -139,22 +133,15 @@ class JsonArray:
         return len(self._rows)
 
     def row(self, index: int) -> Row:
-        """Return a readable row.
-
-        Raises:
-            DataError: the entry is not a JSON object.
-        """
         row = self._rows[index]
         if isinstance(row, Unreadable):
             raise row_error(self.where(index), row)
         return row
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
-        """Yield all rows in order."""
         yield from self._rows
 
     def where(self, index: int) -> str:
-        """Return ``file:line`` of the entry's first line, counted from 1."""
         return f"{self._path}:{self._line_numbers[index]}"
 
 

@@ -33,12 +33,10 @@ class LabeledAnswers:
         self.max_tokens = self._conversations.max_tokens
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
-        """Return the conversation's rendering."""
         label_of(row, self._label_key)
         return self._conversations.texts(row, images)
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
-        """Return the one sequence, with its label."""
         label = float(label_of(row, self._label_key))
         return [replace(one, reward=label) for one in self._conversations.sequences(row, tokens)]
 

@@ -51,7 +51,6 @@ class Pairs:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that are read."""
         names = self._columns
         optional = (names.margin_key, names.tools_key)
         return (
@@ -63,7 +62,6 @@ class Pairs:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Names of those that ask."""
         return self._answers.format.columns
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
@@ -86,7 +84,6 @@ class Pairs:
         return texts
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
-        """Return both sequences."""
         aligned = _with_one_prompt(*tokens)
         chosen, rejected = (cut_to(one, self._options) for one in aligned)
         if np.array_equal(chosen.token_ids, rejected.token_ids):

@@ -79,7 +79,6 @@ class Reading(Generic[ColumnsT]):
     columns: ColumnsT
     """Columns as the options name them."""
     kinds: tuple[RowKind, ...]
-    """Kinds of rows that are read."""
     form: Callable[[ColumnsT], RowForm]
     """Maker of the way from a row to its sequences, from the columns that the rows of a set have."""
     also: tuple[str, ...] = ()

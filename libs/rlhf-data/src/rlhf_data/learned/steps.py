@@ -42,7 +42,6 @@ class StepLabels:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that are read."""
         names = self._columns
         if names.text_key is not None:
             return (names.text_key, names.labels_key)
@@ -79,7 +78,6 @@ class StepLabels:
         return [replace(made, spans=spans, is_ended=False)]
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
-        """Return the one sequence, with the labels of the steps that it has."""
         (one,) = tokens
         if one.overhang[:, 1].any():
             number = int(np.flatnonzero(one.overhang[:, 1])[0]) + 1

@@ -77,7 +77,6 @@ class PromptReader:
         """Rows so far, while none had an image; None: one had, or there was a warning."""
 
     def has_prompt(self, row: Row) -> bool:
-        """Return whether a row has a prompt."""
         return self._every or PROMPT in row
 
     def read(self, row: Row, where: str) -> MadePrompt:

@@ -92,7 +92,6 @@ class MadeTasks:
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        """Indices of all tasks, ascending."""
         return np.arange(self._ends[-1], dtype=np.int64)
 
     @property

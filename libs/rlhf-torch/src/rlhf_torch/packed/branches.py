@@ -78,7 +78,6 @@ class BranchLayout:
         softcap: float | None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
         branches = zip(
             query.split(self._own, dim=2),

@@ -107,7 +107,6 @@ class PackedLayout:
         softcap: float | None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
         # A window that no sequence outgrows hides nothing, and the faster causal kernels may be taken.
         window = sliding_window if sliding_window and sliding_window < self.longest else None

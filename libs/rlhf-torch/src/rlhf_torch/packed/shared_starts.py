@@ -132,7 +132,6 @@ class SharedLayout:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
     ) -> Tensor:
-        """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
         # The output is kept at the first place of a token alone, so its query gets a gradient from there alone.
         query = self.copies.spread(query, adds=False)

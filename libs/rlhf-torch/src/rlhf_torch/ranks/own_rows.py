@@ -23,15 +23,12 @@ class OwnRows:
     packed: PackedRows
 
     def own(self, column: Tensor) -> Tensor:
-        """Return the column."""
         return column
 
     def whole(self, own: Tensor) -> Tensor:
-        """Return the results."""
         return own
 
     def whole_scores(self, own: ActionScores) -> ActionScores:
-        """Return the scores."""
         return own
 
 

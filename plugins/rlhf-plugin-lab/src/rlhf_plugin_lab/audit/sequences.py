@@ -88,7 +88,6 @@ def with_images(run: Path, step: int, sequences: Sequence[Recorded]) -> list[Rec
 
 
 def _files(run: Path, images: list[dict[str, Any]]) -> tuple[Path, ...]:
-    """Return the files of recorded images."""
     if any("time_s" in each for each in images):
         raise ConfigError(
             f"rlhf audit {run}: samples of the step have frames of a video, and expected are images by themselves. "

@@ -52,7 +52,6 @@ class KeepingExecutor:
     async def run(
         self, task: Task, samples: Sequence[int], context: RolloutContext
     ) -> list[Trajectory]:
-        """Return what the run's own executor gives."""
         if _is_evaluation(task):
             return await self._inner.run(task, samples, context)
 

@@ -29,7 +29,6 @@ class VllmMemoryOptions:
     tensor_parallel: int
     """Number of GPUs that share every matrix."""
     pipeline_parallel: int
-    """Number of pipeline stages."""
     data_parallel: int = 1
     """Number of copies of the model, each with a separate KV cache."""
     batched_tokens: int = assumed.ENGINE_BATCHED_TOKENS

@@ -90,7 +90,6 @@ class PlannedEngine:
 
     @property
     def pipeline_parallel(self) -> int:
-        """Number of pipeline stages."""
         return self.vllm.pipeline_parallel if self.vllm else 1
 
     @property
@@ -100,12 +99,10 @@ class PlannedEngine:
 
     @property
     def gpus_of_copy(self) -> int:
-        """Number of GPUs of one copy of the model."""
         return self.tensor_parallel * self.pipeline_parallel
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of one engine."""
         return self.gpus_of_copy * self.copies
 
     def memory(self, shape: ModelShape, gpu: GpuSpec, factors: int = 0) -> EngineMemory:

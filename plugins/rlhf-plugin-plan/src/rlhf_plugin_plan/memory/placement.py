@@ -36,9 +36,7 @@ class GpuKind:
     name: str
     """Name in the report, from the names of the processes."""
     count: int
-    """Number of these GPUs."""
     processes: tuple[PlannedProcess, ...]
-    """Processes on each of these GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +44,7 @@ class ClusterSize:
     """Machines that the run may use."""
 
     nodes: int
-    """Number of machines."""
     gpus_per_node: int
-    """Number of GPUs of each machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +54,16 @@ class PlannedPlacement:
     kinds: tuple[GpuKind, ...]
     """All GPUs of the run, by the processes on them."""
     engines: int
-    """Number of engines."""
     in_process: bool
     """Whether the engine shares the policy's process."""
     colocated: bool
     """Whether the engine shares GPUs with the policy."""
     ranks: Mapping[str, int]
-    """Number of ranks of each role."""
     weights: WeightPath
     """Way of the policy's weights to the engines."""
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of the run."""
         return sum(kind.count for kind in self.kinds)
 
 

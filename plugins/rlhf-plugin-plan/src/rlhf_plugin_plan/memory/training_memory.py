@@ -54,12 +54,10 @@ class RoleMemory:
 
     @property
     def resident_bytes(self) -> float:
-        """Bytes of the resident parts."""
         return sum(self.resident.values())
 
     @property
     def transient_bytes(self) -> float:
-        """Bytes of the largest moment."""
         return sum(self.transient.values())
 
     @property

@@ -59,9 +59,7 @@ class AdapterCounts:
     """A model under an adapter, in numbers."""
 
     name: str
-    """Name of the adapter."""
     trained: int
-    """Number of trained parameters."""
     tables: int = 0
     """Number of trained parameters in embeddings and output head."""
     head: int = 0

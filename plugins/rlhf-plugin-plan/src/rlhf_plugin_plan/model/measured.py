@@ -94,9 +94,7 @@ class Counts:
     """Numbers of a model; those of attention are sums over the layers."""
 
     parameters: int
-    """Number of all parameters."""
     layer_parameters: int
-    """Number of parameters of the layers."""
     linear_weights: int
     """Number of the layers' weights that multiply every token."""
     joined_weights: int
@@ -108,7 +106,6 @@ class Counts:
     tower: int
     """Number of parameters of parts that read pixels or sounds, projectors included."""
     projector: int
-    """Number of parameters of projectors."""
     queries: int
     """Numbers of a token that attention multiplies with each key and value: the mean of queries and values."""
     keys: int

@@ -35,7 +35,6 @@ class Seen:
     """Costs of the images of one pass."""
 
     features: int
-    """Number of their features."""
     flops: int
     """Operations of a forward pass."""
     kept: int

@@ -16,7 +16,6 @@ class Precision:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of one parameter."""
         return 4 if self.parameters == "float32" else 2
 
     @property

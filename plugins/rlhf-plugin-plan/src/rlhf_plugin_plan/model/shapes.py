@@ -105,7 +105,6 @@ class ModelShape:
 
     @property
     def expert_layers(self) -> int:
-        """Number of layers with experts."""
         return self.layers - self.dense_layers
 
     def is_recurrent(self, layer: int) -> bool:

@@ -25,9 +25,7 @@ class TowerShape:
     hidden: int
     """Width of the hidden states, D."""
     layers: int
-    """Number of layers."""
     heads: int
-    """Number of attention heads."""
     ffn: int
     """Width of the feed-forward part, F."""
     patch_inputs: int
@@ -41,7 +39,6 @@ class TowerShape:
     full_layers: int
     """Number of layers that attend over the whole image."""
     window: int
-    """Number of patches of a window."""
     gated: bool = True
     """Qwen2.5-VL: RMS norms and a gated feed-forward part; False: Qwen2-VL and Qwen3-VL."""
     first_bias: bool = False
@@ -78,7 +75,6 @@ class TowerShape:
 
     @property
     def parameters(self) -> int:
-        """Number of all parameters."""
         norm = 1 if self.gated else 2  # vectors of a norm: a scale, and with layer norms a bias
         biases = 4 * self.hidden + (self.ffn_matrices - 1) * self.ffn + self.hidden
         small = self.layers * (2 * norm * self.hidden + biases)

@@ -32,7 +32,6 @@ class Schedule:
     rest_s: float
     """Seconds of all other phases but the weight sync."""
     step_s: float
-    """Seconds of a step."""
     waits: bool
     """Whether the longest response sets the step, and not the work."""
 

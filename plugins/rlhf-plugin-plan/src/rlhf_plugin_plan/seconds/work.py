@@ -179,9 +179,7 @@ class Decoding:
     """Work of one engine that decodes its responses. A *decoding step* gives every running sequence one token."""
 
     seconds: float
-    """Seconds at the limit of the hardware."""
     steps: int
-    """Number of decoding steps."""
     requests: int
     """Number of running sequences, summed over decoding steps; the host's time grows with it."""
 

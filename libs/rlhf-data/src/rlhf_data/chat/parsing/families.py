@@ -13,7 +13,6 @@ class CallForm(NamedTuple):
 
     name: str
     marks: tuple[str, ...]
-    """Marks of the form."""
     sign: str
     """Mark by which the form is known."""
 

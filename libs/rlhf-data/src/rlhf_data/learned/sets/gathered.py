@@ -54,13 +54,11 @@ class LearnedRows:
     """The sequences, ordered by uid: ``uid.prompt`` is the row's index in the concatenation of all sets, bad rows
     included. The action mask marks the learned tokens; every span of them is a turn."""
     total: int
-    """Number of rows that were read."""
     bad: tuple[BadRow, ...]
     """Rows that were left out, with the reasons."""
     inert: InertWords = field(default_factory=InertWords)
     """Count of the rows whose control words are ordinary text."""
     sets: tuple[LearnedSet, ...]
-    """The sets, in their order."""
     read: Hashes
     """(B,) hash of what the model reads of each sequence's row: tokens and images of all its sequences."""
 

@@ -79,7 +79,6 @@ class TokenCache:
         return mapped(self._entry), kept["account"]
 
     def writer(self) -> EntryWriter:
-        """Return a writer of the entry."""
         self._folder.mkdir(parents=True, exist_ok=True)
         return EntryWriter(Path(tempfile.mkdtemp(prefix=".writing-", dir=self._folder)), self)
 
