@@ -167,11 +167,7 @@ class _Measured(NamedTuple):
 
 
 class SetReader:
-    """Reader of the rows of one set, by their kind.
-
-    Args:
-        found: the set with the form of its rows.
-    """
+    """Reader of the rows of one set, by their kind."""
 
     def __init__(self, found: FormedSet[AnyColumns], expected: Expectations) -> None:
         columns, renderer = found.columns, expected.renderer

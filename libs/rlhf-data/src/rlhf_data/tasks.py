@@ -123,11 +123,6 @@ def load_eval_sets(
     Without either, they are the tasks of the split ``eval.environment_split`` of each environment that makes some.
     The indices of a set's tasks count from 0 without gaps, in the order of the rows.
 
-    Args:
-        makers: the environments as makers of tasks; None: their tasks are empty.
-        images: reader of images; None: the run's model reads text alone.
-        opened: sets that are open already.
-
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
     """
@@ -172,11 +167,6 @@ def load_sets(
     opened: OpenedSets | None = None,
 ) -> dict[str, TaskSet]:
     """Return a task set for each entry by name, with indices from 0 without gaps, in the order of the rows.
-
-    Args:
-        data: options by which rows become prompts.
-        images: reader of images; None: the model reads text alone.
-        opened: sets that are open already.
 
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.

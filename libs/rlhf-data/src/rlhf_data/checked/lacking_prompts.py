@@ -55,9 +55,6 @@ def check_run(resolved: ResolvedOptions[RunConfig], *, opened: OpenedSets | None
 
     Where ``eval.fraction`` holds rows out, they are counted with the others.
 
-    Args:
-        opened: sets that are open already.
-
     Raises:
         DataError: as from ``refuse_lacking``.
     """

@@ -100,9 +100,6 @@ def _check_rows(
 ) -> None:
     """Refuse a reward that ends the run at rows which it cannot score.
 
-    Args:
-        option: option that names the sets.
-
     Raises:
         ConfigError: names the first of these rows.
     """

@@ -51,11 +51,7 @@ def with_images(
 
 
 def moved(places: NDArray[np.int64], spans: Sequence[MediaSpan]) -> NDArray[np.int64]:
-    """Return places among tokens with one marker for each image and each video, as places among all of their tokens.
-
-    Args:
-        spans: images and their tokens, in order.
-    """
+    """Return places among tokens with one marker for each image and each video, as places among all of their tokens."""
     shown = _shown(spans)
     growth = np.array([last.end - first.start - 1 for first, last in shown], dtype=np.int64)  # (I,)
     grown = np.concatenate([[0], np.cumsum(growth)])  # (I + 1,)

@@ -38,12 +38,7 @@ class MadeRows(Protocol):
 
 
 class CountedRows:
-    """Rows that have a length.
-
-    Args:
-        where: words for messages: the environment and the split.
-        limit: number of rows to use, from the first; None: all.
-    """
+    """Rows that have a length."""
 
     def __init__(self, rows: Sequence[Row], where: str, limit: int | None = None) -> None:
         self._rows = rows
@@ -64,12 +59,7 @@ class CountedRows:
 
 
 class StreamedRows:
-    """Rows that are read in order, from the start again after their end.
-
-    Args:
-        read: function that gives the rows from the start, the same ones at each call.
-        where: words for messages: the environment and the split.
-    """
+    """Rows that are read in order, from the start again after their end."""
 
     def __init__(self, read: Callable[[], Iterable[Row]], where: str) -> None:
         self._read_rows = read

@@ -19,11 +19,7 @@ def source_tasks(
     images: ImageReader | None = None,
 ) -> MadeTasks:
     """Return the training tasks of a source's rows. An epoch has ``data.max_samples`` of them, or, if unset,
-    ``rollout.batch_size``.
-
-    Args:
-        images: reader of images; None: the run's model reads text alone.
-    """
+    ``rollout.batch_size``."""
     part = MadePart(environment="", share=1.0, rows=rows, dataset=TRAIN)
     return MadeTasks(
         [part],

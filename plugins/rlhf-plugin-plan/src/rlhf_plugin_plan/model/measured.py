@@ -123,10 +123,6 @@ class Counts:
 class Measured:
     """A model without closed forms, from its config.json.
 
-    Args:
-        values: of the config.json.
-        source: name of the config.json for messages.
-
     Raises:
         ConfigError: Transformers refuses the values, the model could not compute with them, or a package is missing.
     """
@@ -230,10 +226,6 @@ class Measured:
 
 class CountedTower:
     """The part of an image-text model that reads pixels, counted beside a text model with closed forms.
-
-    Args:
-        values: of the config.json.
-        source: name of the config.json for messages.
 
     Raises:
         ConfigError: as from ``Measured``.

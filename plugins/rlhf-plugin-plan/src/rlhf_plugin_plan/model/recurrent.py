@@ -91,12 +91,7 @@ class RecurrentShape:
 def recurrent_of(
     config: Mapping[str, Any], number: Callable[[str], int], layers: int
 ) -> RecurrentShape | None:
-    """Return the layers of linear attention that a config.json describes; None: there are none.
-
-    Args:
-        number: returns an entry that is a positive integer.
-        layers: number of the model's layers.
-    """
+    """Return the layers of linear attention that a config.json describes; None: there are none."""
     if config.get("model_type") not in FAMILIES:
         return None
     kinds = config.get("layer_types")

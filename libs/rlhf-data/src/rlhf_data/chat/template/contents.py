@@ -42,11 +42,7 @@ class ContentForm(StrEnum):
 
 
 class Contents:
-    """Fits the contents of messages to a template.
-
-    Args:
-        show: renders messages; asked some times for each role.
-    """
+    """Fits the contents of messages to a template."""
 
     def __init__(self, show: Show) -> None:
         self._show = show

@@ -159,11 +159,7 @@ class Gathered:
         warn_of_unread(option, (one.unread for one in self._sets))
 
     def say_forms(self, option: str, sets: Sequence[str]) -> None:
-        """Log the form of each set.
-
-        Args:
-            sets: the sets as the user wrote them.
-        """
+        """Log the form of each set."""
         for one, spec in zip(self._sets, sets, strict=True):
             if one.form is not None:
                 say_form(one.form, one.num_columns, option, spec)

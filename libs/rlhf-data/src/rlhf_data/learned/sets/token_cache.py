@@ -104,11 +104,7 @@ class TokenCache:
 
 
 class EntryWriter:
-    """Writer of an entry, which is there once ``keep`` has returned.
-
-    Args:
-        folder: folder that becomes the entry.
-    """
+    """Writer of an entry, which is there once ``keep`` has returned."""
 
     def __init__(self, folder: Path, entry: TokenCache) -> None:
         self._folder = folder
