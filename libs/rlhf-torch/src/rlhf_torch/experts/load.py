@@ -38,11 +38,7 @@ def largest_share(tokens: Float[Tensor, " E"], top_k: int) -> Float[Tensor, ""]:
 
 def load_entropy(tokens: Float[Tensor, " E"]) -> Float[Tensor, ""]:
     """Return the entropy of a layer's load divided by ``ln E``: 1 where it is even, ``ln top_k / ln E`` where all
-    tokens go to the same experts. A single expert has 1.
-
-    Args:
-        tokens: tokens of each expert.
-    """
+    tokens go to the same experts. A single expert has 1."""
     shares = _shares(tokens)
     if len(shares) == 1:
         return torch.ones_like(shares[0])

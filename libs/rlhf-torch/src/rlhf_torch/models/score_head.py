@@ -45,9 +45,6 @@ def zero_head(width: int, *, bias: bool = False, **where: Any) -> nn.Linear:
     """Return a linear map D -> 1 of zeros, in float32 unless ``where`` says else.
 
     torch's own initialization would draw from the global random state, on which a run's seeds would then depend.
-
-    Args:
-        where: ``device`` and ``dtype``.
     """
     head = nn.utils.skip_init(nn.Linear, width, 1, bias=bias, **{"dtype": torch.float32, **where})
     assert isinstance(head, nn.Linear)

@@ -85,11 +85,7 @@ class PackedImages:
 
 
 class PictureReader:
-    """Reads the images of a run for one model.
-
-    Args:
-        store: the run's images.
-    """
+    """Reads the images of a run for one model."""
 
     def __init__(self, family: VisionFamily, store: MediaStore) -> None:
         self.family = family
@@ -105,9 +101,6 @@ class PictureReader:
         self, token_ids: Sequence[int] | NDArray[np.int32], spans: Sequence[MediaSpan], where: str
     ) -> SeenRow:
         """Return a sequence's images and positions.
-
-        Args:
-            where: name of the sequence, for messages.
 
         Raises:
             PluginError: the tokens of an image are not those that the processor gives it.
