@@ -116,10 +116,10 @@ class PromptFormat:
         elif not isinstance(value, Sequence) or isinstance(value, bytes):
             raise RowProblem(
                 "wrong type",
-                f"expected text or a list of chat messages in column {self.prompt_key!r}, got {_show(value)}"
+                f"expected text or a list of chat messages in column {self.prompt_key!r}, got {shown_value(value)}"
                 f"{way_to_text(value)}",
             )
-        return self._with_system_prompt(checked_messages(value))
+        return with_system_prompt(checked_messages(value), self.system_prompt)
 
     def _fill(self, row: Row) -> str:
         assert self.template is not None
@@ -132,15 +132,23 @@ class PromptFormat:
                 "template", f"data.template cannot be filled: {type(error).__name__}: {error}"
             ) from error
 
-    def _with_system_prompt(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        if self.system_prompt is None:
-            return messages
-        if messages[0]["role"] == "system":
-            raise RowProblem(
-                "two system prompts",
-                "the messages start with a system message already; leave out data.system_prompt",
-            )
-        return ({"role": "system", "content": self.system_prompt}, *messages)
+
+def with_system_prompt(
+    messages: tuple[Message, ...], system_prompt: str | None
+) -> tuple[Message, ...]:
+    """Return the messages with the system prompt before them, if there is one.
+
+    Raises:
+        RowProblem: the messages already have a system prompt.
+    """
+    if system_prompt is None:
+        return messages
+    if messages[0]["role"] == "system":
+        raise RowProblem(
+            "two system prompts",
+            "the messages start with a system message already; leave out --data.system_prompt",
+        )
+    return ({"role": "system", "content": system_prompt}, *messages)
 
 
 def check_text(text: str, what: str) -> None:
@@ -269,14 +277,16 @@ def _checked_message(entry: Any, number: int) -> Message:
     if not isinstance(entry, Mapping):
         raise RowProblem(
             "bad message",
-            f"message {number}: expected an object with role and content, got {_show(entry)}",
+            f"message {number}: expected an object with role and content, got {shown_value(entry)}",
         )
     message = {str(key): value for key, value in entry.items() if value is not None}
     if isinstance(calls := message.get("tool_calls"), str):
         message = {**message, "tool_calls": _calls_of(calls, number)}
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise RowProblem("bad message", f"message {number}: expected a role, got {_show(role)}")
+        raise RowProblem(
+            "bad message", f"message {number}: expected a role, got {shown_value(role)}"
+        )
     content = message.get("content")
     if isinstance(content, str):
         if content or role == "user":
@@ -286,7 +296,7 @@ def _checked_message(entry: Any, number: int) -> Message:
     elif not (content is None and role == "assistant" and message.get("tool_calls")):
         raise RowProblem(
             "bad message",
-            f"message {number}: expected text as content, got {_show(content)}. {_way_to_text(message)}",
+            f"message {number}: expected text as content, got {shown_value(content)}. {_way_to_text(message)}",
         )
     return message
 
@@ -364,6 +374,6 @@ def _fields(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(columns))
 
 
-def _show(value: object) -> str:
+def shown_value(value: object) -> str:
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

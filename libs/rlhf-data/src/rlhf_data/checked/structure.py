@@ -12,7 +12,6 @@ from ..learned.messages import (
     conversation_of,
     text_of,
     value_of,
-    with_system_prompt,
 )
 from ..learned.options import (
     ConversationColumns,
@@ -25,7 +24,7 @@ from ..learned.pairs import answer_texts, are_texts, margin_of, pair_conversatio
 from ..learned.steps import labels_of, steps_of
 from ..learned.weights import check_judged, learned_answers, without_weights
 from ..row_images import RowImages
-from ..rows import Prompt, PromptFormat, RowProblem
+from ..rows import Prompt, PromptFormat, RowProblem, with_system_prompt
 from ..source import Row
 
 

@@ -11,7 +11,7 @@ from ..chat.renderer import TokenizerRenderer
 from ..forms.form import RowKind
 from ..prompts import check_plain, plain_prompt, renderer_of_row
 from ..row_images import RowImages
-from ..rows import RowProblem
+from ..rows import RowProblem, with_system_prompt
 from ..source import Row
 from .chat_spans import ChatSpans
 from .learned_text import LearnedText, plain_text
@@ -24,7 +24,6 @@ from .messages import (
     text_of,
     tools_of,
     value_of,
-    with_system_prompt,
 )
 from .options import ConversationColumns, LabeledColumns, PromptColumns, SequenceOptions
 from .row_loader import RowLoader

@@ -152,24 +152,6 @@ def _with_plain_answer(message: Message) -> Message:
     return message
 
 
-def with_system_prompt(
-    messages: tuple[Message, ...], system_prompt: str | None
-) -> tuple[Message, ...]:
-    """Return the messages with the system prompt before them, if there is one.
-
-    Raises:
-        RowProblem: the messages already have a system prompt.
-    """
-    if system_prompt is None:
-        return messages
-    if messages[0]["role"] == "system":
-        raise RowProblem(
-            "two system prompts",
-            "the messages start with a system message already; leave out --data.system_prompt",
-        )
-    return ({"role": "system", "content": system_prompt}, *messages)
-
-
 def answers_in(messages: Sequence[Message], *, start: int = 0) -> tuple[int, ...]:
     """Return the indices of the assistant's messages from index ``start`` on; each says something.
 

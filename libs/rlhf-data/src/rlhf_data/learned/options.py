@@ -70,6 +70,9 @@ class PromptColumns(Config):
         None,
         description="system message before each conversation; needs prompts that are messages, or chat = true",
     )
+    tools_key: str | None = Field(
+        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
+    )
 
     def prompt_format(self) -> PromptFormat:
         """Return the format of the prompts.
@@ -98,9 +101,6 @@ class ConversationColumns(PromptColumns):
         None,
         description="column with plain text for continued pre-training, instead of prompt and response; unset: none",
     )
-    tools_key: str | None = Field(
-        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
-    )
     learn: Literal["all", "last"] = Field(
         "all", description="learn all turns of the assistant, or the last one only"
     )
@@ -125,9 +125,6 @@ class LabeledColumns(PromptColumns):
     messages_key: str | None = Field(
         None, description="column with whole conversations, whose last assistant turn was judged"
     )
-    tools_key: str | None = Field(
-        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
-    )
     label_key: str = Field(
         "label", description="column with true or 1 for a good answer, else false or 0"
     )
@@ -148,9 +145,6 @@ class PairColumns(PromptColumns):
         None,
         description="column with a number that says how much better the preferred answer is; unset: no margin",
     )
-    tools_key: str | None = Field(
-        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
-    )
 
 
 class StepLabelColumns(PromptColumns):
@@ -164,9 +158,6 @@ class StepLabelColumns(PromptColumns):
     )
     labels_key: str = Field(
         "labels", description="column with a label for each step: true or false, or from 0 to 1"
-    )
-    tools_key: str | None = Field(
-        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
     )
     separator: str = Field(
         "\n",

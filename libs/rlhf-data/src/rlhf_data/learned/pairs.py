@@ -14,14 +14,14 @@ from rlhf_core.batch.task import Message
 from rlhf_core.media.parts import references_in
 
 from ..chat.renderer import TokenizerRenderer
-from ..chat.template.pieces import texts_of
+from ..chat.template.pieces import squeezed, texts_of
 from ..forms.chats import apart, as_turns
 from ..forms.form import RowKind
 from ..row_images import RowImages
-from ..rows import RowProblem
+from ..rows import RowProblem, with_system_prompt
 from ..source import Row
 from .conversations import AnswerTexts
-from .learned_text import LearnedText, squeezed
+from .learned_text import LearnedText
 from .messages import (
     ASSISTANT,
     answer_of,
@@ -29,7 +29,6 @@ from .messages import (
     conversation_of,
     tools_of,
     value_of,
-    with_system_prompt,
 )
 from .options import PairColumns, SequenceOptions
 from .row_loader import RowLoader

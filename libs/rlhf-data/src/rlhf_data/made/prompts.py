@@ -18,8 +18,7 @@ from ..forms.table import BY_NAME
 from ..prompts import length_problem, tokenize_rows
 from ..row_images import RowImages, media_of, missing_images
 from ..rows import PromptFormat, RowProblem
-from ..source import Unreadable, filled_columns, row_error
-from .rows import Row
+from ..source import Row, Unreadable, filled_columns, row_error
 
 log = logging.getLogger(__name__)
 

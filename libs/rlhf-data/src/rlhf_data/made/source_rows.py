@@ -18,7 +18,7 @@ from rlhf_core.contracts.data.source import DataSource
 from rlhf_core.errors import DataError, PluginError
 
 from ..arrow_rows import rows_as_written
-from .rows import Row
+from ..source import Row
 
 KEPT = 4096
 """Rows that are kept, and whose digests are: their samples are under way, or are started again after an interrupt."""

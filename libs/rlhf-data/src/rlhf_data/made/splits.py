@@ -7,8 +7,9 @@ from typing import Protocol
 
 from rlhf_core.errors import DataError
 
+from ..source import Row
 from .prompts import PromptReader
-from .rows import MadeRows, Row, made_rows
+from .rows import MadeRows, made_rows
 from .tasks import MadePart, MadeTasks
 
 TRAIN = "train"
