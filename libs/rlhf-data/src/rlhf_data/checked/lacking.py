@@ -27,14 +27,6 @@ Read = Callable[[Row], object]
 """Reader of a row as far as no model is needed; it raises ``RowProblem``."""
 
 
-def _unlisted() -> str | None:
-    return None
-
-
-def _none_opened() -> OpenedSets:
-    return OpenedSets(says=False)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTogether(Generic[ColumnsT]):
     """Sets whose bad rows a run counts together, and its way to read them."""
@@ -50,9 +42,9 @@ class ReadTogether(Generic[ColumnsT]):
     kinds: tuple[RowKind, ...]
     reader: Callable[[ColumnsT], Read]
     """Maker of the reader of rows, from the columns that the rows of a set have."""
-    listed_by: Callable[[], str | None] = _unlisted
+    listed_by: Callable[[], str | None] = lambda: None
     """Command that lists all bad rows; None: there is none."""
-    opened: OpenedSets = field(default_factory=_none_opened)
+    opened: OpenedSets = field(default_factory=lambda: OpenedSets(says=False))
     """Sets that are open already; those that are opened here join them."""
 
 

@@ -60,34 +60,21 @@ def check_example_columns(
             reader=partial(_reader, loader.kinds),
         )
         refuse_lacking(sets)
-        judgments = _JUDGMENTS.get(_kind(loader.kinds, columns))
         if isinstance(columns, PairColumns) and columns.margin_key is None:
             continue
-        if judgments is not None and options.on_bad_row == "fail":
-            refuse_bad(replace(sets, reader=judgments))
+        if options.on_bad_row == "fail" and not isinstance(columns, ConversationColumns):
+            refuse_bad(replace(sets, reader=_judgment_reader))
 
 
-def _label_reader(columns: PromptColumns) -> Read:
-    assert isinstance(columns, LabeledColumns)
-    return partial(label_of, key=columns.label_key)
-
-
-def _step_label_reader(columns: PromptColumns) -> Read:
-    assert isinstance(columns, StepLabelColumns)
-    return partial(labels_of, key=columns.labels_key)
-
-
-def _margin_reader(columns: PromptColumns) -> Read:
+def _judgment_reader(columns: PromptColumns) -> Read:
+    """Return the reader of labels or margins alone, which take little time in all rows."""
+    match columns:
+        case LabeledColumns():
+            return partial(label_of, key=columns.label_key)
+        case StepLabelColumns():
+            return partial(labels_of, key=columns.labels_key)
     assert isinstance(columns, PairColumns)
     return partial(margin_of, key=columns.margin_key)
-
-
-_JUDGMENTS = {
-    RowKind.JUDGED: _label_reader,
-    RowKind.STEPS: _step_label_reader,
-    RowKind.PAIRS: _margin_reader,
-}
-"""Readers of labels and margins alone, which take little time in all rows, by the kind of rows that may have any."""
 
 
 def _reader(kinds: tuple[RowKind, ...], columns: PromptColumns) -> Read:
