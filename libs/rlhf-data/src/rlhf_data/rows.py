@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_config.run import PromptData
+from rlhf_config.prompts import PromptForm
 from rlhf_core.batch.task import Message
 from rlhf_core.errors import DataError
 from rlhf_core.outside.json_reader import parse_json
@@ -81,7 +81,7 @@ class PromptFormat:
             )
 
     @classmethod
-    def of(cls, data: PromptData) -> PromptFormat:
+    def of(cls, data: PromptForm) -> PromptFormat:
         """Return the format that a run's options describe."""
         return cls(
             prompt_key=data.prompt_key,

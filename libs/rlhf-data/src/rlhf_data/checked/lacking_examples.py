@@ -80,7 +80,7 @@ def _judgment_reader(columns: PromptColumns) -> Read:
 def _reader(kinds: tuple[RowKind, ...], columns: PromptColumns) -> Read:
     kind, names, images = _kind(kinds, columns), AnyColumns.of(columns), RowImages()
     # The options of prompts say nothing of plain texts.
-    format = PromptFormat() if kind is RowKind.TEXTS else columns.prompt_format()
+    format = PromptFormat() if kind is RowKind.TEXTS else PromptFormat.of(columns)
 
     def read(row: Row) -> None:
         read_structure(row, kind, names, format, images)

@@ -11,7 +11,7 @@ from ..chat.renderer import TokenizerRenderer
 from ..forms.form import RowKind
 from ..prompts import check_plain, plain_prompt, renderer_of_row
 from ..row_images import RowImages
-from ..rows import RowProblem, with_system_prompt
+from ..rows import PromptFormat, RowProblem, with_system_prompt
 from ..source import Row
 from .chat_spans import ChatSpans
 from .learned_text import LearnedText, plain_text
@@ -51,7 +51,7 @@ class AnswerTexts:
         renderer: TokenizerRenderer,
         own_words: Sequence[str] = (),
     ) -> None:
-        self.format = columns.prompt_format()
+        self.format = PromptFormat.of(columns)
         self._renderer = renderer
         self._own_words = frozenset(own_words)
         self._chats: dict[TokenizerRenderer, ChatSpans] = {}
