@@ -69,6 +69,13 @@ def row_error(where: str, problem: Unusable) -> DataError:
     return DataError(f"{where}: {problem.reason}", code=code_of(problem.kind))
 
 
+AS_UTF8 = (
+    "Convert the file: iconv -f ENCODING -t UTF-8 OLD > NEW, where ENCODING is mostly WINDOWS-1252, "
+    "or UTF-16 if no line can be read"
+)
+"""Advice behind what is wrong; nothing in a file says its encoding for certain."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unreadable:
     """Stand-in for a row that could not be read."""

@@ -17,8 +17,7 @@ from typing import Any
 from rlhf_core.errors import DataError
 from rlhf_core.outside.json_reader import MAX_DEPTH, require_shallow
 
-from ..source import Row, Source, Unreadable, code_of, row_error
-from .encoding import AS_UTF8
+from ..source import AS_UTF8, Row, Source, Unreadable, code_of, row_error
 from .layouts import refuse_other_layout
 
 _BOM = b"\xef\xbb\xbf"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from rlhf_core.errors import DataError
 
-from ..source import MAX_CHARACTERS, Row, Unreadable, row_error
-from .encoding import AS_UTF8
+from ..source import AS_UTF8, MAX_CHARACTERS, Row, Unreadable, row_error
 
 TEXT = "text"
 """The column of the rows."""

@@ -16,8 +16,7 @@ from ..reading_log import log
 from ..source import Row, Source
 from .beside import TOOLS
 from .chats import decoded
-from .commands import commands_for
-from .form import DataForm, RowKind
+from .form import DataForm, RowKind, commands_for
 from .formed_source import FormedRows, FormedSource, first_rows, with_names, without_label
 from .table import BY_NAME, FORMS
 
