@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from .diagnosis import REWARDS, Finding, diagnosis
-from .one_text import RARE, same_answer_of
-from .phrases import Phrase, phrase_of
 from .record import EVALUATIONS, LAST, RISEN, Record, width, windows
+from .repeated import RARE, Phrase, phrase_of, same_answer_of
 from .standstill import COMPARED, YOUNG, compared
 
 SAME = 1e-9

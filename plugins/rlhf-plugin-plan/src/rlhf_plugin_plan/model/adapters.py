@@ -24,7 +24,6 @@ from .making import meta_model
 from .measured import SEEING as SEEING_MEASURED
 from .measured import TEXT, Measured
 from .precision import Precision
-from .quantized import linear_weight_bytes
 from .without_numbers import storage, without_numbers
 
 if TYPE_CHECKING:
@@ -52,6 +51,10 @@ READERS = {
 }
 """Linear layer of the modeled families -> the array of ``AdaptedLayer`` that the layer reads."""
 NORMS = ("input_layernorm", "post_attention_layernorm")
+BLOCK = 64
+"""Number of weights that share a scale in bitsandbytes' 4 bits."""
+SCALES = 256
+"""Number of scales that share a scale of their own if they are quantized too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,3 +315,27 @@ def _kept(module: nn.Module, inputs: int, tokens: int, dtype: str) -> tuple[int,
         found.pop(storage(parameter), None)
     keeps_input = found.pop(storage(x), None) is not None
     return sum(tensor.untyped_storage().nbytes() for tensor in found.values()), keeps_input
+
+
+def linear_weight_bytes(load_options: Mapping[str, Any]) -> float | None:
+    """Return the bytes of one weight of a linear layer of a base, scales included; None if it is not quantized as it is
+    loaded.
+
+    In 4 bits ``1/2 + 4/64`` bytes; with quantized scales ``1/2 + 1/64 + 4/(64 * 256)``, which is 4.127 bits. In 8 bits
+    1 byte: a row's scale is not counted.
+
+    Source: Dettmers et al. 2023 (QLoRA), arXiv:2305.14314, section 3.
+
+    Raises:
+        RuntimeError: the options quantize in another way.
+    """
+    config = load_options.get("quantization_config")
+    if config is None:
+        return None
+    if getattr(config, "load_in_4bit", False):
+        if config.bnb_4bit_use_double_quant:
+            return 0.5 + 1 / BLOCK + 4 / (BLOCK * SCALES)
+        return 0.5 + 4 / BLOCK
+    if getattr(config, "load_in_8bit", False):
+        return 1.0
+    raise RuntimeError(f"{type(config).__name__}: its bytes of a weight are not known")

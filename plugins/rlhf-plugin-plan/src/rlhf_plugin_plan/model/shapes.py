@@ -17,8 +17,7 @@ from .experts import ExpertsShape
 from .measured import CountedTower, Measured
 from .measured_towers import MeasuredTower
 from .recurrent import RecurrentShape
-from .seeing import COUNTED_TOWERS, QWEN, text_config
-from .towers import TowerShape, tower_of
+from .towers import COUNTED_TOWERS, QWEN, TowerShape, text_config, tower_of
 
 FAMILIES = (
     "llama",
