@@ -95,13 +95,13 @@ class AdaptedLayer:
     """Arrays that one layer keeps for its backward pass beside fixed weights. A fixed weight's matmul keeps no input:
     an array is kept only if the adapter reads it."""
 
-    first_norm: bool
+    first_norm: bool = False
     """Whether the first norm's output is kept, which the projections of queries, keys and values read."""
-    second_norm: bool
+    second_norm: bool = False
     """Whether the second norm's output is kept, which the feed-forward part reads."""
-    attention: bool
+    attention: bool = False
     """Whether the attention's output is kept by the projection that reads it; attention itself keeps it in any case."""
-    product: bool
+    product: bool = False
     """Whether silu(gate) * up is kept."""
     trained_norms: int = 0
     """Number of the two norms that are trained."""

@@ -175,7 +175,11 @@ def count(
     if values.get("model_type") in (*TEXT, *SEEING_MEASURED):
         found = Measured(values, str(config)).kept_under(adapter, precision)
         outside = found.outside
-        kept = [_whole_layer(number, own) for number, own in enumerate(found.layers) if own]
+        kept = [
+            AdaptedLayer(attention=True, number=number, own=own, is_whole=True)
+            for number, own in enumerate(found.layers)
+            if own
+        ]
     else:
         kept = list(_layers(adapter, model, linear, stacks, precision))
     sends_factors = is_served and adapter.served_rank is not None
@@ -196,18 +200,6 @@ def count(
 
 def _file(config: Path) -> Path:
     return config / "config.json" if config.is_dir() else config
-
-
-def _whole_layer(number: int, own: float) -> AdaptedLayer:
-    return AdaptedLayer(
-        first_norm=False,
-        second_norm=False,
-        attention=True,
-        product=False,
-        number=number,
-        own=own,
-        is_whole=True,
-    )
 
 
 def _size(tensors: Mapping[str, Tensor]) -> int:
@@ -252,7 +244,10 @@ def _layers(
                 kept |= {reads} if found[alike][1] else set()
             own_names = [key for key in trained if f".layers.{number}." in key]
             sums = _sums({k: n for k, n in stacks.items() if f".layers.{number}." in k}, own_names)
-            yield _layer(number, own, kept, own_names, sums)
+            norms = sum(any(f".{norm}." in key for key in own_names) for norm in NORMS)
+            yield AdaptedLayer(
+                **dict.fromkeys(kept, True), trained_norms=norms, number=number, sums=sums, own=own
+            )
 
 
 def _form(named: tuple[str, nn.Parameter]) -> tuple[str, Any, bool]:
@@ -268,20 +263,6 @@ def _sums(stacks: Mapping[str, int], trained: Sequence[str]) -> int:
         size
         for key, size in stacks.items()
         if any(name.startswith(owners[key]) for name in trained)
-    )
-
-
-def _layer(number: int, own: int, kept: set[str], trained: list[str], sums: int) -> AdaptedLayer:
-    norms = sum(any(f".{norm}." in key for key in trained) for norm in NORMS)
-    return AdaptedLayer(
-        first_norm="first_norm" in kept,
-        second_norm="second_norm" in kept,
-        attention="attention" in kept,
-        product="product" in kept,
-        trained_norms=norms,
-        number=number,
-        sums=sums,
-        own=own,
     )
 
 

@@ -27,3 +27,6 @@ class Precision:
     def casts(self) -> bool:
         """Whether weights are cast in every pass (autocast)."""
         return self.parameters != self.compute
+
+
+BFLOAT16 = Precision(parameters="bfloat16", compute="bfloat16")

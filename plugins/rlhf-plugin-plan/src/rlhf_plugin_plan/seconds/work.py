@@ -244,11 +244,6 @@ def decode(
     return Decoding(seconds=seconds, steps=step, requests=requests)
 
 
-def optimizer_bytes(parameters: float, traffic: float) -> float:
-    """Return the bytes of GPU memory that one update of ``parameters`` reads and writes; ``traffic`` bytes for each."""
-    return parameters * traffic
-
-
 def gradient_bytes(
     weight_bytes: float,
     ranks: int,
