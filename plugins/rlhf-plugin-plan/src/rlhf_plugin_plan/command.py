@@ -8,22 +8,18 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 
-from rlhf_cli.runs import PlannedRun, read_run
 from rlhf_config import FlagParser
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.contracts import Accelerator
 from rlhf_core.plugins import Plugins
 
 from .fleet_choice import FleetPlanner, ways_of
 from .machine.fleet import Fleet, find_fleet
 from .machine.hardware import GPUS, find_gpu
 from .memory.placement import ClusterSize
-from .model.adapters import AdaptedModels
-from .prediction import Prediction
 from .remedies import Remedy, remedies
 from .report import as_json, render
-from .run_prediction import Predicted, predicted_run, replaced
+from .run_prediction import Predicted
 
 
 def parser() -> FlagParser:
@@ -101,15 +97,9 @@ def main(arguments: Sequence[str]) -> int:
     if own.gpus is not None:
         return plan_fleet(find_fleet(own.gpus), words, own, plugins)
     gpu, cluster = find_gpu(own.gpu), _cluster(own.nodes, own.gpus_per_node)
-    models = AdaptedModels(plugins)
-    one = Accelerator(name=gpu.name, memory_gib=gpu.memory_gib)
-    accelerators = (one,) * (cluster.nodes * cluster.gpus_per_node if cluster else 1)
-
-    def predicted(more: Sequence[str]) -> tuple[PlannedRun, Prediction]:
-        planned = read_run(replaced(words, more), plugins, accelerators)
-        return planned, predicted_run(planned, models, gpu, cluster, own)
-
-    return _report(predicted, own, plugins)
+    fleet = Fleet(gpu=gpu, count=cluster.nodes * cluster.gpus_per_node if cluster else 1)
+    planner = FleetPlanner(fleet, own, plugins, cluster)
+    return _report(partial(planner.predicted, words), own, plugins)
 
 
 def plan_fleet(
