@@ -12,9 +12,7 @@ from ..machine.hardware import GIB, GpuSpec
 from ..model.shapes import ModelShape
 from .engine_memory import (
     BYTES,
-    BesideTraining,
     EngineMemory,
-    ResidentMemoryOptions,
     VllmMemoryOptions,
     embedded_memory,
     vllm_memory,
@@ -111,6 +109,8 @@ class PlannedEngine:
             return vllm_memory(shape, self.dtype, self.vllm, gpu, factors)
         if not self.embedded:
             return EngineMemory(parts={}, kv_tokens=self.max_sequences * self.length, in_trainer={})
+        share = assumed.EMBEDDED_CACHE_SHARE * gpu.memory
+        limit = share if self.kv_cache_gib is None else self.kv_cache_gib * GIB
         return embedded_memory(
             shape,
             self.dtype,
@@ -118,17 +118,11 @@ class PlannedEngine:
             slots=self.max_sequences,
             length=self.length,
             copies_weights=self.copies_weights,
-            resident=self._resident_options(gpu) if self.resident else None,
-            beside=BesideTraining(prefill_tokens=self.prefill_tokens, copies_rest=self.joins)
-            if self.beside_training(shape)
-            else None,
-        )
-
-    def _resident_options(self, gpu: GpuSpec) -> ResidentMemoryOptions:
-        share = assumed.EMBEDDED_CACHE_SHARE * gpu.memory
-        limit = share if self.kv_cache_gib is None else self.kv_cache_gib * GIB
-        return ResidentMemoryOptions(
-            cache_bytes=limit, joins=self.joins, conversations=self.conversations
+            cache_bytes=limit if self.resident else None,
+            joins=self.joins,
+            conversations=self.conversations,
+            prefill_tokens=self.prefill_tokens if self.beside_training(shape) else None,
+            copies_rest=self.joins,
         )
 
 
