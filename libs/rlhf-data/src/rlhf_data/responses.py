@@ -21,15 +21,15 @@ from .forms.recognizing import formed
 from .prompts import check_characters, tokenize_prompts
 from .row_images import RowImages, media_of
 from .rows import (
-    MISSING_COLUMN,
     BadRow,
     PromptFormat,
     RowProblem,
     bad_row_error,
     check_not_printed,
     check_text,
+    no_column,
 )
-from .source import Row, filled_columns
+from .source import Row
 from .sources import open_source
 from .tokenizer import end_of_turn
 from .turn_order import TurnOrder
@@ -114,11 +114,7 @@ def response_of(row: Row, key: str) -> str:
         RowProblem: the column is missing, or has no text that can be used.
     """
     if key not in row:
-        raise RowProblem(
-            MISSING_COLUMN,
-            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. "
-            "Set --supervised.response_key",
-        )
+        raise no_column(row, key, "Set --supervised.response_key")
     text = row[key]
     if not isinstance(text, str):
         raise RowProblem("wrong type", f"column {key!r}: expected text, got {type(text).__name__}")

@@ -41,6 +41,12 @@ class RowProblem(ValueError):
         self.reason = reason
 
 
+def no_column(row: Row, name: str, way: str) -> RowProblem:
+    """Return the problem of a row without a column that an option names; ``way`` says what to do."""
+    names = ", ".join(filled_columns(row)) or "none"
+    return RowProblem(MISSING_COLUMN, f"expected a column {name!r}; the row has {names}. {way}")
+
+
 def problem_of(error: DataError) -> RowProblem:
     """Return the problem of a row whose messages the chat template does not show."""
     return RowProblem(error.kind if isinstance(error, TemplateProblem) else REFUSED, str(error))
@@ -256,16 +262,15 @@ def _counted(kinds: Counter[str]) -> str:
 
 def _column(row: Row, name: str) -> Any:
     if name not in row:
-        names = ", ".join(filled_columns(row)) or "none"
-        lacks = f"expected a column {name!r}; the row has {names}. "
         if way := other_rows(row):
-            raise RowProblem(MISSING_COLUMN, lacks + way)
+            raise no_column(row, name, way)
         near = near_prompts(row)
         first = f" {near[0]}" if near else ""
         example = f" '{' '.join(f'{{{one}}}' for one in near)}'" if near[1:] else ""
-        raise RowProblem(
-            MISSING_COLUMN,
-            f"{lacks}Set --data.prompt_key{first} or --data.template{example}{hint_of_printed(row)}",
+        raise no_column(
+            row,
+            name,
+            f"Set --data.prompt_key{first} or --data.template{example}{hint_of_printed(row)}",
         )
     value = row[name]
     if value is None:

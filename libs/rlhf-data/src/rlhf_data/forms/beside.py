@@ -12,7 +12,7 @@ from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 from ..chat.template.pieces import function_of
 from ..rows import RowProblem
-from ..source import Row, Source, Unreadable
+from ..source import Row, Source, Unreadable, is_list
 from .answers import HISTORY, INSTRUCTION, PROMPT, earlier, has_history, has_prompt
 from .chats import MESSAGES, USER, chat_column, has_system, is_chat, with_system
 from .pairs import CHOSEN, REJECTED
@@ -105,8 +105,4 @@ def _has_tools(row: Row) -> bool:
             value = parse_json(value)
         except BrokenJson:
             return False
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str | bytes)
-        and any(function_of(tool).get("name") for tool in value)
-    )
+    return is_list(value) and any(function_of(tool).get("name") for tool in value)

@@ -12,13 +12,13 @@ from rlhf_core.outside.json_reader import parse_json
 from ..advice import near_answer, way_to_text
 from ..forms.chats import ROLES as OTHERS
 from ..rows import (
-    MISSING_COLUMN,
     RowProblem,
     check_not_printed,
     check_text,
+    no_column,
     read_messages,
 )
-from ..source import Row, filled_columns, hint_of_printed
+from ..source import Row, hint_of_printed, is_list
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of messages; a data set with others (``human``, ``gpt``) has to be rewritten."""
@@ -34,10 +34,8 @@ def value_of(row: Row, key: str, option: str) -> Any:
         RowProblem: the row has no such column, or nothing in it.
     """
     if key not in row:
-        raise RowProblem(
-            MISSING_COLUMN,
-            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.{option}"
-            f"{near_answer(row, option)}{hint_of_printed(row)}",
+        raise no_column(
+            row, key, f"Set --data.{option}{near_answer(row, option)}{hint_of_printed(row)}"
         )
     if row[key] is None:
         raise RowProblem("empty", f"column {key!r} is null")
@@ -77,7 +75,7 @@ def conversation_of(value: object, key: str, *, parts: bool = False) -> tuple[Me
     Raises:
         RowProblem: the value is not a list of such messages.
     """
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+    if not is_list(value):
         raise RowProblem(
             "wrong type",
             f"column {key!r}: expected a list of chat messages, got {type(value).__name__}"
@@ -141,12 +139,7 @@ def _is_text(part: object) -> bool:
 def _with_plain_answer(message: Message) -> Message:
     """Return a message of the assistant whose content is a list of texts with the text alone."""
     content = message.get("content")
-    if (
-        message["role"] == ASSISTANT
-        and isinstance(content, Sequence)
-        and not isinstance(content, str | bytes)
-        and all(map(_is_text, content))
-    ):
+    if message["role"] == ASSISTANT and is_list(content) and all(map(_is_text, content)):
         texts = [part if isinstance(part, str) else part["text"] for part in content]
         return {**message, "content": "".join(texts)}
     return message
@@ -191,10 +184,7 @@ def tools_of(row: Row, key: str | None) -> list[dict[str, Any]] | None:
     if key is None:
         return None
     if key not in row:
-        raise RowProblem(
-            MISSING_COLUMN,
-            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.tools_key",
-        )
+        raise no_column(row, key, "Set --data.tools_key")
     value = row[key]
     if isinstance(value, str):
         try:

@@ -15,6 +15,7 @@ from rlhf_core.batch.task import Message
 from rlhf_core.media.parts import IMAGE_KEYS, is_image
 from rlhf_core.media.videos import MEDIA, NO_FILE, VIDEO, VIDEO_KEYS, is_video, named_video
 
+from ...source import is_list
 from .problem import BAD, PART, TemplateProblem, shortened
 
 Show = Callable[[Sequence[Message]], str]
@@ -69,7 +70,7 @@ class Contents:
 
     def _joined(self, message: Message, number: int) -> Message:
         content = message.get("content")
-        if not isinstance(content, Sequence) or isinstance(content, str | bytes):
+        if not is_list(content):
             return message
         texts = [
             text_of_part(part, f"message {number}, part {place}")
