@@ -84,7 +84,7 @@ def _at_chance_held_out(record: Record, name: str) -> Finding | None:
     if len(unseen) < CHANCE_STEPS // 2 or not _is_chance(unseen):
         return None
     for held, series in record.evaluations("/accuracy"):
-        last = _half([value for value in series.values if value is not None])
+        last = _half(series.finite())
         if len(last) >= EVALUATIONS and statistics.fmean(last) <= CHANCE:
             evidence = {f"{name} on unseen rows": statistics.fmean(unseen), "steps": len(unseen)}
             return _chance(record, held, statistics.fmean(last), evidence, "on held-out rows")
@@ -120,18 +120,12 @@ def overfits(record: Record) -> Finding | None:
     name = _of(record, LOSSES)
     train = record.series(name)
     for held, series in record.evaluations("/loss", "/nll"):
-        pairs = [
-            (value, step)
-            for value, step in zip(series.values, series.steps, strict=True)
-            if value is not None
-        ]
+        pairs = [(value, step) for step, value in series.points()]
         if len(pairs) <= EVALUATIONS:
             continue
         lowest, at = min(pairs)
         now = min(value for value, _ in pairs[-EVALUATIONS:])
-        then = [
-            v for v, s in zip(train.values, train.steps, strict=True) if v is not None and s <= at
-        ]
+        then = [value for step, value in train.points() if step <= at]
         falls = bool(then) and record.last(name) < statistics.fmean(then[-LAST:])
         if (
             lowest > 0.0
@@ -156,11 +150,8 @@ def overfits(record: Record) -> Finding | None:
 def _is_better(record: Record, held: str, at: int) -> bool:
     """Return whether the held-out accuracy has risen since: a loss rises, too, where right ones get surer."""
     accuracy = record.series(f"{held.rpartition('/')[0]}/accuracy")
-    then = [
-        v for v, s in zip(accuracy.values, accuracy.steps, strict=True) if v is not None and s <= at
-    ]
-    now = [value for value in accuracy.values if value is not None]
-    return bool(then) and now[-1] >= then[-1]
+    then = [value for step, value in accuracy.points() if step <= at]
+    return bool(then) and accuracy.finite()[-1] >= then[-1]
 
 
 def _of(record: Record, names: tuple[str, ...]) -> str:

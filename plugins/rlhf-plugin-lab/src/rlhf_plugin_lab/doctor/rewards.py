@@ -120,7 +120,7 @@ def _lost_held_out(record: Record) -> Finding | None:
     if record.rises or not record.spread > SAME:
         return None
     for name, series in record.evaluations("/reward"):
-        values = [value for value in series.values if value is not None]
+        values = series.finite()
         if len(values) <= EVALUATIONS:
             continue
         first, best, last = values[0], max(values), max(values[-EVALUATIONS:])
@@ -148,7 +148,7 @@ def reward_hacking(record: Record) -> Finding | None:
     if record.rise < APART * record.spread or not record.spread > SAME:
         return None
     for name, series in record.evaluations("/reward"):
-        values = [value for value in series.values if value is not None]
+        values = series.finite()
         if len(values) <= EVALUATIONS:
             continue
         first, last = values[0], max(values[-EVALUATIONS:])
