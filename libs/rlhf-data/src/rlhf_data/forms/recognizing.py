@@ -231,7 +231,8 @@ def _refuse_others(
     if form is None or any(form.is_part_of(one) for one in FORMS if one.kind in kinds):
         return
     way_out = "name the columns (--data.prompt_key COLUMN, ...)"
-    as_own = _without_label(rows, kinds)
+    # The form that the rows would have without their label.
+    as_own = _recognized([*map(without_label, rows)], {}, kinds)
     if RowKind.PROMPTS in kinds and form.prompt is not None:
         way_out = f"add --data.form {form.name} to take their prompts alone, or {way_out}"
     elif as_own is not None:
@@ -241,11 +242,6 @@ def _refuse_others(
         f"{_commands(form, spec)}\n  To read them here, {way_out}.",
         code="data/other-form",
     )
-
-
-def _without_label(rows: Sequence[Row], kinds: Sequence[RowKind]) -> DataForm | None:
-    """Return the form that the first rows would have without their label; it can be asked for."""
-    return _recognized([*map(without_label, rows)], {}, kinds)
 
 
 def _listed(kinds: Iterable[RowKind]) -> str:

@@ -41,17 +41,16 @@ def loss_rises(record: Record) -> Finding | None:
     apart = (statistics.variance(values[:size]) + statistics.variance(values[-size:])) / size
     if now - before >= max(ROSE * abs(before), NOISE * apart**0.5) and now > 0.0:
         return _risen(record, name, f"has risen from {before:.3g} to {now:.3g}", before, now)
-    first, peak = values[0], max(statistics.fmean(five) for five in _fives(values))
+    first, peak = (
+        values[0],
+        max(statistics.fmean(values[at : at + 5]) for at in range(len(values) - 4)),
+    )
     if 0.0 < first <= min(peak / BURST, now / NOT_BACK):
         course = (
             f"was {first:.3g} before the first update, {peak:.3g} at its worst, and is {now:.3g}"
         )
         return _risen(record, name, course, first, now, peak)
     return None
-
-
-def _fives(values: list[float]) -> list[list[float]]:
-    return [values[at : at + 5] for at in range(len(values) - 4)]
 
 
 def _risen(

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from .record import Texts
-from .text import Text
 
 SAME_TEXT = 0.95
 """Share of prompts with one and the same answer, or of groups whose samples are all the same."""
@@ -104,7 +102,8 @@ def phrase_of(texts: Texts) -> Phrase | None:
     if not counts:
         return None
     phrase, count = counts.most_common(1)[0]
-    share, before = count / len(best), _share(phrase, texts.first)
+    share = count / len(best)
+    before = sum(phrase in _phrases(text.answer) for text in texts.first) / len(texts.first)
     return Phrase(phrase, share, before) if share >= SHARE and before <= BEFORE else None
 
 
@@ -113,7 +112,3 @@ def _phrases(answer: str) -> set[str]:
     if len(words) < WORDS:
         return {answer[at : at + WORDS] for at in range(len(answer) - WORDS + 1)}
     return {" ".join(words[at : at + WORDS]) for at in range(len(words) - WORDS + 1)}
-
-
-def _share(phrase: str, texts: Sequence[Text]) -> float:
-    return sum(phrase in _phrases(text.answer) for text in texts) / len(texts)

@@ -109,8 +109,9 @@ def place(
             )
         placement = _one_process(roles, engine)
     if cluster is not None and placement.gpus > cluster.nodes * cluster.gpus_per_node:
+        parts = ", ".join(f"{kind.count} for {kind.name}" for kind in placement.kinds)
         raise ConfigError(
-            f"the run takes {placement.gpus} GPUs ({_describe(placement)}), but --nodes and --gpus-per-node give "
+            f"the run takes {placement.gpus} GPUs ({parts}), but --nodes and --gpus-per-node give "
             f"{cluster.nodes} x {cluster.gpus_per_node}. Lower runtime.ray.ranks or runtime.ray.engines, let more "
             "roles share GPUs with runtime.ray.colocate, or raise --nodes or --gpus-per-node.",
             code="plan/number-of-gpus",
@@ -254,10 +255,6 @@ def _require_whole_bundles(parts: Sequence[Colocation], cluster: ClusterSize | N
                 f"divides {cluster.gpus_per_node}.",
                 code="plan/idle-gpus",
             )
-
-
-def _describe(placement: PlannedPlacement) -> str:
-    return ", ".join(f"{kind.count} for {kind.name}" for kind in placement.kinds)
 
 
 def _divisors(number: int) -> str:
