@@ -290,11 +290,7 @@ def _plays(players: Players | None) -> bool:
 
 
 class _Reader:
-    """Reader of the sources of one task set, which reports the bad rows of all sources in one message.
-
-    Args:
-        is_played: an environment plays the rows, and may offer the tools that they have.
-    """
+    """Reader of the sources of one task set, which reports the bad rows of all sources in one message."""
 
     def __init__(
         self,

@@ -91,9 +91,6 @@ def predict(
 ) -> Prediction:
     """Return the prediction of a run on GPUs of one model.
 
-    Args:
-        adapted: see ``memory.planned_roles.Adapted``.
-
     Raises:
         ConfigError: the configuration cannot run on any GPU: numbers do not divide, or options contradict each other.
     """

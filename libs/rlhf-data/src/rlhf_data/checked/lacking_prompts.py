@@ -26,11 +26,6 @@ def check_prompts(
 ) -> None:
     """Refuse sets of prompts of which every row lacks a column, as the run does that reads them together.
 
-    Args:
-        data: options by which rows become prompts.
-        model: folder or hub name of the tokenizer, for the command that lists all bad rows; None: there is none.
-        opened: sets that are open already.
-
     Raises:
         DataError: as from ``refuse_lacking``.
     """

@@ -202,9 +202,6 @@ def check_named_columns(named: Sequence[NamedColumns], layers: Sequence[Layer]) 
     Rows are read up to the first one that has the column. Nothing is downloaded: where a set is a hub's, the run finds
     it out.
 
-    Args:
-        layers: the layers that the options were made from; they tell where an option was written.
-
     Raises:
         ConfigError: names the option, the column and the columns that there are.
         DataError: a set cannot be read.

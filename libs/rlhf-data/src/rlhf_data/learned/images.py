@@ -76,9 +76,6 @@ def _shown(spans: Sequence[MediaSpan]) -> list[tuple[MediaSpan, MediaSpan]]:
 def used_images(rows: TrajectoryColumns, on_use: ImagesOnUse | None) -> TrajectoryColumns:
     """Return rows of a batch whose images are in the store from now on.
 
-    Args:
-        on_use: takes them in; None: they are there.
-
     Raises:
         DataError: an image is gone, or was changed since the rows were read.
     """

@@ -27,12 +27,7 @@ def tokens_of_experts(
 
 def largest_share(tokens: Float[Tensor, " E"], top_k: int) -> Float[Tensor, ""]:
     """Return the share of a layer's tokens that its busiest expert gets: ``top_k / E`` where the load is even, 1 where
-    all of them go there.
-
-    Args:
-        tokens: tokens of each expert.
-        top_k: experts of each token.
-    """
+    all of them go there."""
     return top_k * _shares(tokens).max()
 
 

@@ -216,9 +216,6 @@ def padding_tokenizer(source: str, model: str, *, trust_remote_code: bool) -> An
 
     Transformers reads a score at the last token that is not padding. Where sequences end with the padding token, that
     would be the token before the last; such a tokenizer gets another of its special tokens for padding.
-
-    Args:
-        model: folder or hub name of the model, whose configuration says which tokens end sequences.
     """
     tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     ends = eos_token_ids(tokenizer, model, trust_remote_code=trust_remote_code)

@@ -261,11 +261,7 @@ def packed_images(rows: Iterable[tuple[int, SeenRow]], device: torch.device) -> 
 
 def image_blocks(rows: Iterable[tuple[int, SeenRow]], num_tokens: int) -> Tensor | None:
     """Return for each token of packed rows (N,) the number of the image whose feature stands on it, -1 for others;
-    None: the rows have no images.
-
-    Args:
-        rows: each row with the index of its first token, among ``num_tokens``.
-    """
+    None: the rows have no images."""
     blocks = np.full(num_tokens, -1)
     number = 0
     for first, row in rows:

@@ -59,11 +59,7 @@ class RecurrentShape:
 
     def state_bytes(self, width: int) -> int:
         """Return the bytes of one sequence's state in a layer: a matrix of each head in float32, and the last inputs of
-        the convolution.
-
-        Args:
-            width: bytes of one element of a matmul's input.
-        """
+        the convolution."""
         memory = 4 * self.heads * self.key * self.value
         return memory + width * self.channels * (self.taps - 1)
 

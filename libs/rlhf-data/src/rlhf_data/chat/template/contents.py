@@ -130,9 +130,6 @@ def text_of_part(part: object, where: str) -> str | None:
     """Return the text of a part of a content; None for an image or a video. Keys that are null are as if they were
     not there.
 
-    Args:
-        where: message and number of the part, for errors.
-
     Raises:
         TemplateProblem: the part is neither, or has a key that nothing reads.
     """

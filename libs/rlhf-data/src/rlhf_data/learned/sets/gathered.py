@@ -212,11 +212,7 @@ class Gathered:
             log.warning("%s", self._order.describe(total, option))
 
     def rows(self, option: str, stored: StoredColumns | None = None) -> LearnedRows:
-        """Return all rows.
-
-        Args:
-            stored: the sequences; None: they are in memory.
-        """
+        """Return all rows."""
         if stored is None:
             read = np.array(self._read, dtype=np.uint64)
             stored = StoredColumns(self._sequences.columns(), read)

@@ -45,12 +45,7 @@ _LIBRARIES = ("transformers", "tokenizers", "jinja2")
 
 
 class TokenCache:
-    """The entry of some sets in a folder of entries.
-
-    Args:
-        folder: folder of all entries.
-        key: name of the entry, see ``key_of``.
-    """
+    """The entry of some sets in a folder of entries."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self._folder = folder
