@@ -76,9 +76,7 @@ def load_task_set(
             shuffle=data.shuffle,
             prompts=PromptReader(data, renderer, images),
         )
-    reader = _Reader(
-        data, renderer, "data.train", data.train, images, opened, is_played=_plays(players)
-    )
+    reader = _Reader(data, renderer, "data.train", data.train, images, opened, players)
     side = Side(fraction=run.eval.fraction)
     start = 0
     for spec in data.train:
@@ -174,9 +172,7 @@ def load_sets(
     sets: dict[str, TaskSet] = {}
     for entry in wanted.entries:
         name, spec = split_name(entry)
-        reader = _Reader(
-            data, renderer, wanted.option, [spec], images, opened, is_played=_plays(players)
-        )
+        reader = _Reader(data, renderer, wanted.option, [spec], images, opened, players)
         found = reader.open(spec, wanted.split, name)
         called = found.source.name
         if called in sets:
@@ -217,17 +213,10 @@ def _held_out_sets(
 ) -> dict[str, TaskSet]:
     readers: dict[str, _Reader] = {}
     side = Side(fraction=run.eval.fraction, is_evaluated=True, max_rows=run.eval.max_samples)
-    for spec in run.data.train:
-        reader = _Reader(
-            run.data,
-            renderer,
-            "eval.fraction",
-            run.data.train,
-            images,
-            opened,
-            is_played=_plays(players),
-        )
-        found = reader.open(spec, run.data.split)
+    data = run.data
+    for spec in data.train:
+        reader = _Reader(data, renderer, "eval.fraction", data.train, images, opened, players)
+        found = reader.open(spec, data.split)
         held = _rows_of(run, found, side)
         if held.any():
             readers.setdefault(found.source.name, reader).add(found, held)
@@ -285,10 +274,6 @@ class _Read(NamedTuple):
     """Index of its first row in the set."""
 
 
-def _plays(players: Players | None) -> bool:
-    return players is not None and bool(players.shares)
-
-
 class _Reader:
     """Reader of the sources of one task set, which reports the bad rows of all sources in one message."""
 
@@ -300,16 +285,13 @@ class _Reader:
         specs: Sequence[str],
         images: ImageReader | None = None,
         opened: OpenedSets | None = None,
-        *,
-        is_played: bool = False,
+        players: Players | None = None,
     ) -> None:
-        self._opened = opened or OpenedSets()
-        self._is_played = is_played
-        self._data = data
-        self._renderer = renderer
-        self._option = option
-        self._specs = specs
-        self._images = images
+        self._data, self._renderer = data, renderer
+        self._option, self._specs = option, specs
+        self._images, self._opened = images, opened or OpenedSets()
+        self._is_played = players is not None and bool(players.shares)
+        """Whether an environment plays the rows, and may offer the tools that they have."""
         self._read: list[_Read] = []
         self._total = 0
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from rlhf_config import FlagParser
-from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.plugins import Plugins
 
@@ -19,7 +18,7 @@ from .machine.hardware import GPUS, find_gpu
 from .memory.placement import ClusterSize
 from .remedies import Remedy, remedies
 from .report import as_json, render
-from .run_prediction import Predicted
+from .run_prediction import Predicted, require_positive
 
 
 def parser() -> FlagParser:
@@ -157,11 +156,7 @@ def _report(
 
 
 def _cluster(nodes: int | None, gpus_per_node: int | None) -> ClusterSize | None:
-    for flag, value in (("--nodes", nodes), ("--gpus-per-node", gpus_per_node)):
-        if value is not None and value < 1:
-            raise ConfigError(
-                f"{flag} {value}: expected a positive number", code="usage/not-positive"
-            )
+    require_positive({"--nodes": nodes, "--gpus-per-node": gpus_per_node})
     if nodes is None and gpus_per_node is None:
         return None
     return ClusterSize(nodes=nodes or 1, gpus_per_node=gpus_per_node or 8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from rlhf_cli.runs import PlannedRun
@@ -67,13 +67,22 @@ def replaced(words: Sequence[str], flags: Sequence[str]) -> list[str]:
     return [*kept, *(word for pair in merged.items() for word in pair)]
 
 
-def _workload(planned: PlannedRun, prompt: int | None, response: int | None) -> Workload:
-    rollout = planned.run.rollout
-    for flag, value in (("--prompt-tokens", prompt), ("--response-tokens", response)):
+def require_positive(flags: Mapping[str, int | None]) -> None:
+    """Refuse numbers below 1 of flags by name.
+
+    Raises:
+        ConfigError: names the first of them.
+    """
+    for flag, value in flags.items():
         if value is not None and value < 1:
             raise ConfigError(
                 f"{flag} {value}: expected a positive number", code="usage/not-positive"
             )
+
+
+def _workload(planned: PlannedRun, prompt: int | None, response: int | None) -> Workload:
+    rollout = planned.run.rollout
+    require_positive({"--prompt-tokens": prompt, "--response-tokens": response})
     longest_prompt = min(planned.run.data.max_prompt_tokens, planned.max_length - 1)
     used = prompt or longest_prompt
     workload = Workload(
