@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_config.checks.data_files import split_name
-from rlhf_config.common import HeldOutRows
 from rlhf_config.run import PromptData, RunConfig
 from rlhf_core.errors import DataError
 from rlhf_core.media.reader import ImageReader
@@ -25,7 +23,7 @@ from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .forms.beside import warn_of_tools
 from .forms.formed_source import FormedSource
-from .forms.opened_sets import OpenedSets
+from .forms.opened_sets import OpenedSets, WantedSets
 from .held_out.sides import Side, hashes_of
 from .held_out.trained_rows import refuse_trained_rows
 from .listing import listing_command
@@ -133,27 +131,6 @@ def load_eval_sets(
     if run.eval.fraction:
         sets |= _held_out_sets(run, renderer, players, images, opened)
     return sets
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedSets:
-    """Sets that an option names."""
-
-    option: str
-    """Path of the option, for messages."""
-    entries: Sequence[str]
-    """Its value: files, folders and hub names, each as it is or as ``NAME=PATH``."""
-    split: str
-    """Split of folders and hub sets that have several."""
-    max_samples: int | None
-    """Number of rows that are used of each, the first ones; None: all."""
-
-    @classmethod
-    def of(cls, option: str, entries: Sequence[str], options: PromptData | HeldOutRows) -> Self:
-        """Return sets of an option, with the split and the number of rows that stand beside it."""
-        return cls(
-            option=option, entries=entries, split=options.split, max_samples=options.max_samples
-        )
 
 
 def load_sets(

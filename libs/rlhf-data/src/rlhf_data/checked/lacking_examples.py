@@ -9,6 +9,7 @@ from functools import partial
 from rlhf_config.common import HeldOutRows
 
 from ..forms.form import RowKind
+from ..forms.opened_sets import WantedSets
 from ..learned.labeled import label_of
 from ..learned.options import (
     ConversationColumns,
@@ -45,16 +46,12 @@ def check_example_columns(
         DataError: no row of the sets has its columns, a label or a margin is bad, a set cannot be opened, or its rows
             are of a form that another command learns from.
     """
-    both = (
-        ("eval.data", evaluation.data, evaluation.split, evaluation.max_samples),
-        ("data.train", train, options.split, options.max_samples),
-    )
-    for option, entries, split, max_samples in both:
+    for wanted in (
+        WantedSets.of("eval.data", evaluation.data, evaluation),
+        WantedSets.of("data.train", train, options),
+    ):
         sets = ReadTogether(
-            option=option,
-            entries=entries,
-            split=split,
-            max_samples=max_samples,
+            wanted=wanted,
             columns=columns,
             kinds=loader.kinds,
             reader=partial(_reader, loader.kinds),
