@@ -110,10 +110,7 @@ def check_source(
     found = formed(source, expected.columns, tuple(RowKind), spec=source.name)
     source, reader = found.source, SetReader(found, expected)
     images = RowImages(
-        loader=expected.loader,
-        key=expected.image_key,
-        folder=folder,
-        intake=Intake(keeps=False),
+        loader=expected.loader, key=expected.image_key, folder=folder, intake=Intake(keeps=False)
     )
     bad: list[BadRow] = []
     lengths = array("q")

@@ -296,8 +296,7 @@ def length_problem(length: int, max_tokens: int) -> RowProblem | None:
     if length <= max_tokens:
         return None
     return RowProblem(
-        "too long",
-        f"the prompt has {length} tokens, --data.max_prompt_tokens allows {max_tokens}",
+        "too long", f"the prompt has {length} tokens, --data.max_prompt_tokens allows {max_tokens}"
     )
 
 

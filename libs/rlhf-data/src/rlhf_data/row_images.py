@@ -198,9 +198,7 @@ class RowImages:
         assert self.loader is not None
         limits = PixelLimits() if self.key == "" else PixelLimits.of(row)
         intake = replace(
-            self.intake,
-            marks=self.key != "",
-            pixels=limits.otherwise(self.loader.pixels),
+            self.intake, marks=self.key != "", pixels=limits.otherwise(self.loader.pixels)
         )
         try:
             whole = self.loader.messages(prompt, images, self.folder, intake)

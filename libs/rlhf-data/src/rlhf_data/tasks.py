@@ -82,10 +82,7 @@ def load_task_set(
         reader.add(found, _rows_of(run, found, side), start)
         start += len(found.source)
     return TaskSet(
-        reader.parts(),
-        probabilities=data.probabilities,
-        shuffle=data.shuffle,
-        players=players,
+        reader.parts(), probabilities=data.probabilities, shuffle=data.shuffle, players=players
     )
 
 

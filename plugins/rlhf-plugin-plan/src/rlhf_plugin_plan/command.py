@@ -138,11 +138,7 @@ def _with_model(arguments: Sequence[str]) -> list[str]:
     return ["--model", words[0], *missing, *words[1:]]
 
 
-def _report(
-    predicted: Predicted,
-    own: argparse.Namespace,
-    plugins: Plugins,
-) -> int:
+def _report(predicted: Predicted, own: argparse.Namespace, plugins: Plugins) -> int:
     planned, prediction = predicted([])
     found: list[Remedy] = []
     if not prediction.fits:

@@ -211,10 +211,7 @@ def _least_that_fits(shared: Sequence[GpuMemory], gpu: GpuSpec) -> Leaving:
 
 
 def _gpu_memory(
-    kind: GpuKind,
-    roles: Mapping[str, PlannedRole],
-    served: EngineMemory,
-    engine: PlannedEngine,
+    kind: GpuKind, roles: Mapping[str, PlannedRole], served: EngineMemory, engine: PlannedEngine
 ) -> GpuMemory:
     processes = tuple(_process_memory(process, roles, served) for process in kind.processes)
     shares = any(process.engine for process in kind.processes)

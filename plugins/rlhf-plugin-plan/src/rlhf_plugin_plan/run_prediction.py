@@ -47,8 +47,7 @@ def predicted_run(
 
     shapes = {role: read_shape(path) for role, path in configs.items()}
     workload = replace(
-        workload,
-        image_tokens=_image_tokens(planned, shapes["policy"], workload, own.image_tokens),
+        workload, image_tokens=_image_tokens(planned, shapes["policy"], workload, own.image_tokens)
     )
     return predict(planned, shapes, gpu, cluster, workload, adapted)
 

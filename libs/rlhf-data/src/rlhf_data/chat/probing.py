@@ -266,11 +266,7 @@ def example_parts(renderer: TokenizerRenderer, tools: Tools = ()) -> list[Exampl
     prompt = renderer.render([USER], tools)
     ids = sampled_conversation(renderer, [USER, ANSWER], tools)
     following = renderer.extend([USER, ANSWER], ids, [AGAIN], ended=True, tools=tools).token_ids
-    parts = {
-        "prompt": prompt,
-        "answer": ids[len(prompt) :],
-        "next prompt": following[len(ids) :],
-    }
+    parts = {"prompt": prompt, "answer": ids[len(prompt) :], "next prompt": following[len(ids) :]}
     return [
         ExamplePart(
             name,

@@ -257,11 +257,7 @@ class TokenizerRenderer:
         return turn_words(self.template, self.tokenizer, self.texts.words)
 
     def render_next(
-        self,
-        messages: Sequence[Message],
-        *,
-        ended: bool,
-        tools: Sequence[Mapping[str, Any]] = (),
+        self, messages: Sequence[Message], *, ended: bool, tools: Sequence[Mapping[str, Any]] = ()
     ) -> list[int]:
         """Return the tokens between the policy's last turn and its next turn: the end of the turn, then ``messages``.
 

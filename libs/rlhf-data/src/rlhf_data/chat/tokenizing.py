@@ -93,9 +93,7 @@ class TextTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of the tokens, with no spaces removed."""
         text: str = self.tokenizer.decode(
-            token_ids,
-            skip_special_tokens=skip_special_tokens,
-            clean_up_tokenization_spaces=False,
+            token_ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
         return text
 

@@ -6,13 +6,7 @@ from rlhf_core.batch.task import Message
 
 from ..forms.form import RowKind
 from ..learned.labeled import label_of
-from ..learned.messages import (
-    answer_of,
-    answers_in,
-    conversation_of,
-    text_of,
-    value_of,
-)
+from ..learned.messages import answer_of, answers_in, conversation_of, text_of, value_of
 from ..learned.options import (
     ConversationColumns,
     LabeledColumns,

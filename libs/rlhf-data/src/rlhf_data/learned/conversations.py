@@ -46,10 +46,7 @@ class AnswerTexts:
     """
 
     def __init__(
-        self,
-        columns: PromptColumns,
-        renderer: TokenizerRenderer,
-        own_words: Sequence[str] = (),
+        self, columns: PromptColumns, renderer: TokenizerRenderer, own_words: Sequence[str] = ()
     ) -> None:
         self.format = PromptFormat.of(columns)
         self._renderer = renderer

@@ -51,8 +51,7 @@ def label_of(row: Row, key: str) -> bool:
     truth = truth_of(label)
     if truth is None:
         raise RowProblem(
-            "bad label",
-            f"column {key!r}: expected true or false, or 1 or 0; got {label!r:.60}",
+            "bad label", f"column {key!r}: expected true or false, or 1 or 0; got {label!r:.60}"
         )
     return truth
 

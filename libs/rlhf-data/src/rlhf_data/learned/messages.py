@@ -11,13 +11,7 @@ from rlhf_core.outside.json_reader import parse_json
 
 from ..advice import near_answer, way_to_text
 from ..forms.chats import ROLES as OTHERS
-from ..rows import (
-    RowProblem,
-    check_not_printed,
-    check_text,
-    no_column,
-    read_messages,
-)
+from ..rows import RowProblem, check_not_printed, check_text, no_column, read_messages
 from ..source import Row, hint_of_printed, is_list
 
 ROLES = ("system", "developer", "user", "assistant", "tool")

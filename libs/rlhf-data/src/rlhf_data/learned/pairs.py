@@ -22,14 +22,7 @@ from ..rows import RowProblem, with_system_prompt
 from ..source import Row
 from .conversations import AnswerTexts
 from .learned_text import LearnedText
-from .messages import (
-    ASSISTANT,
-    answer_of,
-    answers_in,
-    conversation_of,
-    tools_of,
-    value_of,
-)
+from .messages import ASSISTANT, answer_of, answers_in, conversation_of, tools_of, value_of
 from .options import PairColumns, SequenceOptions
 from .row_loader import RowLoader
 from .sequences import LearnedSequence, cut_to, max_tokens_of

@@ -100,10 +100,7 @@ def _evaluated(makers: MakesRows, name: str, split: str, limit: int | None) -> M
 
 
 def source_tasks(
-    run: RunConfig,
-    rows: SourceRows,
-    renderer: TokenizerRenderer,
-    images: ImageReader | None = None,
+    run: RunConfig, rows: SourceRows, renderer: TokenizerRenderer, images: ImageReader | None = None
 ) -> MadeTasks:
     """Return the training tasks of a source's rows. An epoch has ``data.max_samples`` of them, or, if unset,
     ``rollout.batch_size``."""

@@ -185,11 +185,7 @@ def _require_fp8(path: str, settings: Mapping[str, Any]) -> None:
 
 
 def _require_whole_blocks(
-    path: str,
-    name: str,
-    shape: tuple[int, ...],
-    grid: tuple[int, ...],
-    block: Sequence[int] | None,
+    path: str, name: str, shape: tuple[int, ...], grid: tuple[int, ...], block: Sequence[int] | None
 ) -> None:
     """Refuse a weight whose last rows or columns are a part of a block: Transformers divides each side evenly."""
     if block is None:

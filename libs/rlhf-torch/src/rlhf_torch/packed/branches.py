@@ -20,11 +20,7 @@ from torch import Tensor
 
 from .attention import as_matmul_inputs
 from .packing import PackedLayout, fused_attention, prefers_materialized
-from .score_matrix import (
-    attention_in_parts,
-    materialized_attention,
-    tail_mask,
-)
+from .score_matrix import attention_in_parts, materialized_attention, tail_mask
 from .shared_starts import Copies, lengths_of_kept
 
 

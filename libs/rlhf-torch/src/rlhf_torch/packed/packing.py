@@ -66,10 +66,7 @@ class PackedLayout:
     """
 
     def __init__(
-        self,
-        offsets: Sequence[int] | Tensor,
-        device: torch.device,
-        blocks: Blocks | None = None,
+        self, offsets: Sequence[int] | Tensor, device: torch.device, blocks: Blocks | None = None
     ) -> None:
         self.blocks = blocks
         self.offsets = torch.as_tensor(offsets, dtype=torch.int64)

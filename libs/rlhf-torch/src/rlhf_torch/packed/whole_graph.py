@@ -38,10 +38,7 @@ class WholeGraph:
         # Autograd is always on: without it torch would compile a second graph.
         with torch.enable_grad():
             output = self._compiled(  # type: ignore[no-untyped-call]
-                input_ids=inputs[0],
-                position_ids=inputs[1],
-                use_cache=False,
-                layout=self._layout,
+                input_ids=inputs[0], position_ids=inputs[1], use_cache=False, layout=self._layout
             )
         if self.then is not None:
             self.then()

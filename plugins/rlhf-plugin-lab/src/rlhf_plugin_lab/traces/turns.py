@@ -41,8 +41,7 @@ def turns_of(
             logprobs = _logprobs(rows, start, end)
             if logprobs is None:
                 problems.note(
-                    "turns without log-probs of the sampler are left out",
-                    f"{uid}, token {start}",
+                    "turns without log-probs of the sampler are left out", f"{uid}, token {start}"
                 )
                 continue
             last = number == len(spans) - 1

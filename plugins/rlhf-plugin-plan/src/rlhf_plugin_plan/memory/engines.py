@@ -10,13 +10,7 @@ from rlhf_core import ConfigError
 from ..machine import assumptions as assumed
 from ..machine.hardware import GIB, GpuSpec
 from ..model.shapes import ModelShape
-from .engine_memory import (
-    BYTES,
-    EngineMemory,
-    VllmMemoryOptions,
-    embedded_memory,
-    vllm_memory,
-)
+from .engine_memory import BYTES, EngineMemory, VllmMemoryOptions, embedded_memory, vllm_memory
 
 EMBEDDED, VLLM = "local:embedded", "vllm:vllm"
 MODELED_ARGS = (

@@ -18,11 +18,7 @@ from .towers import TowerShape
 
 
 def layer_bytes(
-    shape: ModelShape,
-    precision: Precision,
-    *,
-    compiled: bool = False,
-    layer: int = 0,
+    shape: ModelShape, precision: Precision, *, compiled: bool = False, layer: int = 0
 ) -> float:
     """Return the bytes of one token that one layer keeps for its backward pass.
 
@@ -183,9 +179,7 @@ def _statistics(shape: ModelShape) -> int:
 
 
 def tower_bytes(
-    tower: TowerShape | MeasuredTower | None,
-    image_tokens: int,
-    precision: Precision,
+    tower: TowerShape | MeasuredTower | None, image_tokens: int, precision: Precision
 ) -> float:
     """Return the bytes that a trained vision tower keeps of images with this many features for its backward pass.
 

@@ -85,8 +85,4 @@ def engine_exchange(setting: Setting, tokens: int) -> Iterator[Phase]:
         return
     shape = setting.roles["policy"].shape
     sent = matrix_exchange_bytes(shape, tokens, ranks, BYTES[engine.compute])
-    yield Phase(
-        name=ENGINE_EXCHANGE,
-        limit_s=sent / setting.link(engine.gpus_of_copy),
-        bound=LINKS,
-    )
+    yield Phase(name=ENGINE_EXCHANGE, limit_s=sent / setting.link(engine.gpus_of_copy), bound=LINKS)

@@ -32,10 +32,7 @@ def phases_of(setting: Setting) -> tuple[Phase, ...]:
     passes = {
         "old log-probs": ("policy", bool(demands.old_statistics)),
         # Beside an adapter the reference is the policy with the adapter off.
-        BASE_PASS: (
-            "reference" if "reference" in setting.roles else "policy",
-            demands.reference,
-        ),
+        BASE_PASS: ("reference" if "reference" in setting.roles else "policy", demands.reference),
         "teacher log-probs": ("teacher", demands.teacher),
         "values": ("critic", demands.critic),
     }
@@ -131,10 +128,7 @@ def _generation(setting: Setting) -> Iterator[Phase]:
     vllm = engine.vllm is not None
     share = data.training_share(shape, recompute=False)
     yield Phase(
-        name="prefill",
-        limit_s=prefill,
-        measured_s=prefill / share if vllm else None,
-        bound=PASSES,
+        name="prefill", limit_s=prefill, measured_s=prefill / share if vllm else None, bound=PASSES
     )
     done = decode(
         shape,
@@ -204,10 +198,7 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
     )
     limit = flops / _role_flops(setting, planned)
     share = measured.load().training_share(
-        planned.shape,
-        recompute=role.recompute,
-        compiled=role.compiled,
-        weights=_weights_of(role),
+        planned.shape, recompute=role.recompute, compiled=role.compiled, weights=_weights_of(role)
     )
     updates = setting.planned.demands.updates_per_step
     seconds = measured.load().training_seconds(

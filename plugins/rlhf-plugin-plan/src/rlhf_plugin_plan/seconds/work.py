@@ -36,9 +36,7 @@ def sequences(num: int, prompt: int, response: int) -> PassTokens:
     """Return the work of ``num`` sequences of P + R tokens: ``S (S + 1) / 2`` pairs each, the head at responses."""
     length = prompt + response
     return PassTokens(
-        tokens=num * length,
-        pairs=num * (length * (length + 1) // 2),
-        head_tokens=num * response,
+        tokens=num * length, pairs=num * (length * (length + 1) // 2), head_tokens=num * response
     )
 
 

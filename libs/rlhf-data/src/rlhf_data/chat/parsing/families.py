@@ -36,13 +36,7 @@ THOUGHTS = (
 CALLS = (
     CallForm(
         "deepseek",
-        (
-            deepseek.BEGIN,
-            deepseek.END,
-            deepseek.SEPARATOR,
-            deepseek.ALL_BEGIN,
-            deepseek.ALL_END,
-        ),
+        (deepseek.BEGIN, deepseek.END, deepseek.SEPARATOR, deepseek.ALL_BEGIN, deepseek.ALL_END),
         deepseek.BEGIN,
     ),
     CallForm("mistral", (mistral.CALLS, mistral.ARGS, mistral.CALL_ID), mistral.CALLS),
