@@ -203,9 +203,6 @@ ROWS = {
     "rlhf_data/learned/messages.py:value_of": [
         ("sft --data.response_key x", some_with_x({"prompt": "1", "answer": "2"}))
     ],
-    "rlhf_data/learned/messages.py:with_system_prompt": [
-        ("sft --data.system_prompt x", {"messages": [SYSTEM, ASKED, ANSWERED]})
-    ],
     "rlhf_data/learned/pairs.py:sequences": [
         (
             "dpo --data.max_length 4 --data.on_too_long truncate",
@@ -253,6 +250,9 @@ ROWS = {
     ],
     "rlhf_data/rows.py:_column": [("train --data.prompt_key x", some_with_x({"question": "1"}))],
     "rlhf_data/rows.py:prompt": [("train --data.system_prompt x", PLAIN)],
+    "rlhf_data/rows.py:with_system_prompt": [
+        ("sft --data.system_prompt x", {"messages": [SYSTEM, ASKED, ANSWERED]})
+    ],
     "rlhf_plugin_vlm/families/loading.py:require_no_tiles": [
         (f"{SEEING} --data.chat true --model.vlm.max_tiles 3", IMAGE)
     ],

@@ -107,7 +107,7 @@ def print_next(
         model: the model that the user named.
         options: further words, by which the rows were read.
     """
-    from rlhf_data.forms.commands import commands_for
+    from rlhf_data.forms.form import commands_for
 
     sets: dict[RowKind, list[str]] = defaultdict(list)
     has_bad = has_images = False

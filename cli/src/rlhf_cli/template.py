@@ -18,8 +18,8 @@ from .groups import CommandGroup
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from rlhf_data.chat.example import ExamplePart
     from rlhf_data.chat.facts import TemplateFacts
+    from rlhf_data.chat.probing import ExamplePart
 
 app = typer.Typer(
     cls=CommandGroup, help="Report how a chat template works, or change it.", no_args_is_help=True
@@ -44,8 +44,7 @@ def check(
 ) -> None:
     """Report whether a continued conversation keeps its tokens, and show one; exit code 1 if it would drift."""
     from rlhf_data import TokenizerRenderer, load_tokenizer
-    from rlhf_data.chat.example import example_parts
-    from rlhf_data.chat.probing import TOOLS, facts_of
+    from rlhf_data.chat.probing import TOOLS, example_parts, facts_of
 
     given = None if tools is None else _read_tools(tools)
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code, has_option=False)

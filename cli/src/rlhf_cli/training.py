@@ -186,7 +186,7 @@ def check_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> Op
     """
     # Readers of data sets are slow to import, and most checks read none.
     if named := tuple(named_columns(resolved.run)):
-        from rlhf_data.checked.named_columns import check_named_columns
+        from rlhf_data.checked.needed_columns import check_named_columns
 
         check_named_columns(named, layers)
     chosen = [one for selections in resolved.selections.values() for one in selections]

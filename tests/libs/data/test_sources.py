@@ -10,8 +10,7 @@ import pytest
 
 from rlhf_config.checks.data_files import short_name, split_name
 from rlhf_core.errors import DataError
-from rlhf_data.files.encoding import AS_UTF8
-from rlhf_data.source import Unreadable
+from rlhf_data.source import AS_UTF8, Unreadable
 from rlhf_data.sources import open_source
 from rlhf_testing.errors import has_code
 

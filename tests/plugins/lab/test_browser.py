@@ -12,7 +12,7 @@ from tests.deadlines import HANG_S
 from tests.plugins.lab.run_folders import sample, write_run
 
 from rlhf_plugin_lab.command import main
-from rlhf_plugin_lab.paper.shell import replay_command
+from rlhf_plugin_lab.paper.contents import replay_command
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -27,8 +27,8 @@ from tests.plugins.lab.test_doctor import (
 from rlhf_plugin_lab.doctor.command import diagnoses_of, main
 from rlhf_plugin_lab.doctor.diagnosis import diagnose
 from rlhf_plugin_lab.doctor.orders import Orders
-from rlhf_plugin_lab.doctor.phrases import phrase_of
 from rlhf_plugin_lab.doctor.record import Record, Texts, read_record
+from rlhf_plugin_lab.doctor.repeated import phrase_of
 from rlhf_plugin_lab.doctor.text import Text
 from rlhf_plugin_lab.recorded.metrics import Metrics
 from rlhf_plugin_lab.recorded.problems import Problems

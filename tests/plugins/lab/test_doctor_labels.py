@@ -4,8 +4,8 @@ import pytest
 from tests.plugins.lab.run_folders import sample, write_lines
 from tests.plugins.lab.test_doctor import AT, CASES, HELD, STEPS, SURE, found, line, rollouts, texts
 
-from rlhf_plugin_lab.doctor.one_text import same_answer_of
 from rlhf_plugin_lab.doctor.record import read_record
+from rlhf_plugin_lab.doctor.repeated import same_answer_of
 from rlhf_plugin_lab.recorded.problems import Problems
 
 PAID = {"metrics": SURE | {HELD: [0.5, 1.0, 1.0, 1.0, 1.0]}, "steps_of": AT, "texts": rollouts()}

@@ -14,8 +14,8 @@ from tests.plugins.lab.test_shell_words import NAMES
 
 from rlhf_core import ConfigError
 from rlhf_plugin_lab.command import main
-from rlhf_plugin_lab.paper.shell import quoted
-from rlhf_plugin_lab.recorded.changeable import offered
+from rlhf_plugin_lab.paper.contents import quoted
+from rlhf_plugin_lab.recorded.options import offered
 from rlhf_plugin_lab.recorded.replay_note import note_of, with_replayed, write_note
 from rlhf_testing.errors import has_code
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_plugin_lab.paper.shell import quoted, replay_command
+from rlhf_plugin_lab.paper.contents import quoted, replay_command
 
 NAMES = [
     "runs/first", "two words", "it's", 'a"b', "$(touch pwned)", "`touch pwned`", "a; touch pwned", "a\ntouch pwned\n",

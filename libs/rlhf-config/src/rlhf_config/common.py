@@ -78,6 +78,10 @@ FORM = (
 """Description of the option ``data.form``."""
 
 
+class TrainSets(Config):
+    train: tuple[str, ...] = Field((), description=SETS)
+
+
 class ModelPath(Config):
     path: str = Field(min_length=1, description="folder or hub name of the causal language model")
     tokenizer: str | None = Field(

@@ -12,26 +12,39 @@ from rlhf_core.contracts.executor import ControlWordUse
 from .common import (
     CONTROL_WORDS,
     FORM,
-    SETS,
     TEMPLATE_KWARGS,
     FormName,
     ImageData,
     Positive,
     Probability,
     TemplateVariables,
+    TrainSets,
 )
 
 
-class PromptData(Config):
-    """Sets of prompts."""
+class RowSets(Config):
+    """Sets of rows, and what becomes of a row."""
 
-    train: tuple[str, ...] = Field(
-        (),
-        description=SETS,
-    )
     split: str = Field(
         "train", description="split to read from folders and hub sets that have several"
     )
+    max_samples: Positive | None = Field(
+        None, description="number of rows to use, the first ones of each set; unset: all rows"
+    )
+    on_bad_row: Literal["fail", "skip"] = Field(
+        "fail",
+        description="what happens at a bad row: fail ends the command before anything is built; skip leaves the row "
+        "out and counts it",
+    )
+    control_words: ControlWordUse = Field("text", description=CONTROL_WORDS)
+    chat_template_kwargs: TemplateVariables = Field(
+        default_factory=dict, description=TEMPLATE_KWARGS
+    )
+
+
+class PromptForm(Config):
+    """Columns of a prompt, and how they become one."""
+
     form: FormName | None = Field(None, description=FORM)
     prompt_key: str = Field(
         "prompt", description="column with the prompt, which is text or a list of chat messages"
@@ -50,20 +63,13 @@ class PromptData(Config):
         description="turn each text prompt into a user message, which the model's chat template renders; false: the "
         "prompt stays plain text",
     )
+
+
+class PromptData(PromptForm, RowSets, TrainSets):
+    """Sets of prompts."""
+
     max_prompt_tokens: Positive = Field(
         1024, description="largest number of tokens of a prompt; a longer prompt makes a bad row"
-    )
-    max_samples: Positive | None = Field(
-        None, description="number of rows to use, the first ones of each set; unset: all rows"
-    )
-    on_bad_row: Literal["fail", "skip"] = Field(
-        "fail",
-        description="what happens at a bad row: fail ends the command before anything is built; skip leaves the row "
-        "out and counts it",
-    )
-    control_words: ControlWordUse = Field("text", description=CONTROL_WORDS)
-    chat_template_kwargs: TemplateVariables = Field(
-        default_factory=dict, description=TEMPLATE_KWARGS
     )
 
 

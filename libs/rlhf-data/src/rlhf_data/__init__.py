@@ -35,7 +35,7 @@ from .learned.sets.example_sets import HeldOutSets as HeldOutSets
 from .learned.sets.example_sets import load_example_sets as load_example_sets
 from .learned.sets.gathered import LearnedRows as LearnedRows
 from .learned.steps import load_step_labels as load_step_labels
-from .made.drawn_rows import draw_rows as draw_rows
+from .made.source_rows import draw_rows as draw_rows
 from .tokenizer import describe_ends as describe_ends
 from .tokenizer import end_of_turn as end_of_turn
 from .tokenizer import eos_token_ids as eos_token_ids

@@ -17,11 +17,10 @@ from rlhf_core.errors import DataError
 from rlhf_core.problem import headline
 
 from .arrow_rows import WrittenRows
-from .files.encoding import AS_UTF8
 from .files.other_files import refuse_slice
 from .hub import reaching_hub
 from .reading_log import log
-from .source import MAX_CHARACTERS, TEMPLATE_KWARGS, Row, Source, Unreadable, row_error
+from .source import AS_UTF8, MAX_CHARACTERS, TEMPLATE_KWARGS, Row, Source, Unreadable, row_error
 
 if TYPE_CHECKING:
     from datasets import Dataset

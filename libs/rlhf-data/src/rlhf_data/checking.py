@@ -53,7 +53,6 @@ class Expectations:
     """Conditions that rows have to satisfy."""
 
     format: PromptFormat
-    """Format of the prompts."""
     columns: AnyColumns = field(default_factory=AnyColumns)
     """Names of columns, and the form of the rows if the user names one."""
     label_key: str | None = None
@@ -63,9 +62,7 @@ class Expectations:
     renderer: TokenizerRenderer | None = None
     """Renderer that tries the chat template and counts tokens; without a renderer lengths are in characters."""
     max_tokens: int | None = None
-    """Largest number of tokens of a prompt."""
     max_characters: int | None = None
-    """Largest number of characters of a prompt."""
     loader: MediaLoader | None = None
     """Reader of images, those of ``image_key`` and those within messages; None: a row with an image has a problem."""
     image_key: str | None = None
@@ -77,7 +74,6 @@ class SourceReport:
     """Findings in one source."""
 
     total: int
-    """Number of rows."""
     bad: tuple[BadRow, ...]
     """Problems of rows; a row may have several."""
     lengths: NDArray[np.int64]
@@ -91,7 +87,6 @@ class SourceReport:
     form: DataForm | None = None
     """Form of the rows; None where none was recognized."""
     has_images: bool = False
-    """Whether a usable row has an image."""
     num_read_anyway: int = 0
     """Number of bad rows that a run reads all the same, since only their label or id is bad."""
 
@@ -115,10 +110,7 @@ def check_source(
     found = formed(source, expected.columns, tuple(RowKind), spec=source.name)
     source, reader = found.source, SetReader(found, expected)
     images = RowImages(
-        loader=expected.loader,
-        key=expected.image_key,
-        folder=folder,
-        intake=Intake(keeps=False),
+        loader=expected.loader, key=expected.image_key, folder=folder, intake=Intake(keeps=False)
     )
     bad: list[BadRow] = []
     lengths = array("q")
@@ -172,11 +164,7 @@ class _Measured(NamedTuple):
 
 
 class SetReader:
-    """Reader of the rows of one set, by their kind.
-
-    Args:
-        found: the set with the form of its rows.
-    """
+    """Reader of the rows of one set, by their kind."""
 
     def __init__(self, found: FormedSet[AnyColumns], expected: Expectations) -> None:
         columns, renderer = found.columns, expected.renderer

@@ -30,12 +30,7 @@ def epoch_counts(sizes: Sequence[int], probabilities: Sequence[float]) -> list[i
 
 
 def epoch_order(
-    sizes: Sequence[int],
-    probabilities: Sequence[float],
-    *,
-    epoch: int,
-    seed: int,
-    shuffle: bool,
+    sizes: Sequence[int], probabilities: Sequence[float], *, epoch: int, seed: int, shuffle: bool
 ) -> NDArray[np.int64]:
     """Return positions in the concatenation of the sets, in the order of this epoch; no position occurs twice.
 

@@ -45,7 +45,6 @@ class Prompts:
     order: TurnOrder = field(default_factory=TurnOrder)
     """Count of the rows whose roles do not alternate."""
     num_images: int = 0
-    """Number of the images of all prompts."""
     has_chats: bool = True
     """Whether a prompt may be chat messages; False: all are plain text."""
 
@@ -297,8 +296,7 @@ def length_problem(length: int, max_tokens: int) -> RowProblem | None:
     if length <= max_tokens:
         return None
     return RowProblem(
-        "too long",
-        f"the prompt has {length} tokens, --data.max_prompt_tokens allows {max_tokens}",
+        "too long", f"the prompt has {length} tokens, --data.max_prompt_tokens allows {max_tokens}"
     )
 
 

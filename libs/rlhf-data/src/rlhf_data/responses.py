@@ -21,15 +21,15 @@ from .forms.recognizing import formed
 from .prompts import check_characters, tokenize_prompts
 from .row_images import RowImages, media_of
 from .rows import (
-    MISSING_COLUMN,
     BadRow,
     PromptFormat,
     RowProblem,
     bad_row_error,
     check_not_printed,
     check_text,
+    no_column,
 )
-from .source import Row, filled_columns
+from .source import Row
 from .sources import open_source
 from .tokenizer import end_of_turn
 from .turn_order import TurnOrder
@@ -45,9 +45,6 @@ def load_responses(
 ) -> TrajectoryColumns:
     """Return all rows of ``supervised.data``; the action mask marks the response and the token after it that ends it:
     the chat template's behind an answer to chat messages, ``eos`` behind one to plain text.
-
-    Args:
-        images: reader of the images of prompts; None: the model reads text alone.
 
     Raises:
         DataError: a set cannot be opened, or a row has no usable prompt or response or is longer than
@@ -117,11 +114,7 @@ def response_of(row: Row, key: str) -> str:
         RowProblem: the column is missing, or has no text that can be used.
     """
     if key not in row:
-        raise RowProblem(
-            MISSING_COLUMN,
-            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. "
-            "Set --supervised.response_key",
-        )
+        raise no_column(row, key, "Set --supervised.response_key")
     text = row[key]
     if not isinstance(text, str):
         raise RowProblem("wrong type", f"column {key!r}: expected text, got {type(text).__name__}")

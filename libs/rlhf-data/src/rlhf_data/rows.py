@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_config.run import PromptData
+from rlhf_config.prompts import PromptForm
 from rlhf_core.batch.task import Message
 from rlhf_core.errors import DataError
 from rlhf_core.outside.json_reader import parse_json
@@ -39,6 +39,12 @@ class RowProblem(ValueError):
         super().__init__(kind, reason)
         self.kind = kind
         self.reason = reason
+
+
+def no_column(row: Row, name: str, way: str) -> RowProblem:
+    """Return the problem of a row without a column that an option names; ``way`` says what to do."""
+    names = ", ".join(filled_columns(row)) or "none"
+    return RowProblem(MISSING_COLUMN, f"expected a column {name!r}; the row has {names}. {way}")
 
 
 def problem_of(error: DataError) -> RowProblem:
@@ -81,7 +87,7 @@ class PromptFormat:
             )
 
     @classmethod
-    def of(cls, data: PromptData) -> PromptFormat:
+    def of(cls, data: PromptForm) -> PromptFormat:
         """Return the format that a run's options describe."""
         return cls(
             prompt_key=data.prompt_key,
@@ -116,10 +122,10 @@ class PromptFormat:
         elif not isinstance(value, Sequence) or isinstance(value, bytes):
             raise RowProblem(
                 "wrong type",
-                f"expected text or a list of chat messages in column {self.prompt_key!r}, got {_show(value)}"
+                f"expected text or a list of chat messages in column {self.prompt_key!r}, got {shown_value(value)}"
                 f"{way_to_text(value)}",
             )
-        return self._with_system_prompt(checked_messages(value))
+        return with_system_prompt(checked_messages(value), self.system_prompt)
 
     def _fill(self, row: Row) -> str:
         assert self.template is not None
@@ -132,15 +138,23 @@ class PromptFormat:
                 "template", f"data.template cannot be filled: {type(error).__name__}: {error}"
             ) from error
 
-    def _with_system_prompt(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        if self.system_prompt is None:
-            return messages
-        if messages[0]["role"] == "system":
-            raise RowProblem(
-                "two system prompts",
-                "the messages start with a system message already; leave out data.system_prompt",
-            )
-        return ({"role": "system", "content": self.system_prompt}, *messages)
+
+def with_system_prompt(
+    messages: tuple[Message, ...], system_prompt: str | None
+) -> tuple[Message, ...]:
+    """Return the messages with the system prompt before them, if there is one.
+
+    Raises:
+        RowProblem: the messages already have a system prompt.
+    """
+    if system_prompt is None:
+        return messages
+    if messages[0]["role"] == "system":
+        raise RowProblem(
+            "two system prompts",
+            "the messages start with a system message already; leave out --data.system_prompt",
+        )
+    return ({"role": "system", "content": system_prompt}, *messages)
 
 
 def check_text(text: str, what: str) -> None:
@@ -207,11 +221,7 @@ def checked_messages(value: Sequence[Any]) -> tuple[Message, ...]:
 def bad_row_error(
     bad: Sequence[BadRow], total: int, option: str, listed_by: str | None
 ) -> DataError:
-    """Return the error for ``on_bad_row = fail``: the number of bad rows by kind, the first of each, and the fix.
-
-    Args:
-        listed_by: the command that lists all bad rows; None: there is none.
-    """
+    """Return the error for ``on_bad_row = fail``: the number of bad rows by kind, the first of each, and the fix."""
     kinds = Counter(row.kind for row in bad)
     lines = [f"{option}: {len(bad)} of {total} rows cannot be used ({_counted(kinds)})"]
     lines += lines_of(bad, f"; list them with: {listed_by}" if listed_by else "")
@@ -252,16 +262,15 @@ def _counted(kinds: Counter[str]) -> str:
 
 def _column(row: Row, name: str) -> Any:
     if name not in row:
-        names = ", ".join(filled_columns(row)) or "none"
-        lacks = f"expected a column {name!r}; the row has {names}. "
         if way := other_rows(row):
-            raise RowProblem(MISSING_COLUMN, lacks + way)
+            raise no_column(row, name, way)
         near = near_prompts(row)
         first = f" {near[0]}" if near else ""
         example = f" '{' '.join(f'{{{one}}}' for one in near)}'" if near[1:] else ""
-        raise RowProblem(
-            MISSING_COLUMN,
-            f"{lacks}Set --data.prompt_key{first} or --data.template{example}{hint_of_printed(row)}",
+        raise no_column(
+            row,
+            name,
+            f"Set --data.prompt_key{first} or --data.template{example}{hint_of_printed(row)}",
         )
     value = row[name]
     if value is None:
@@ -273,14 +282,16 @@ def _checked_message(entry: Any, number: int) -> Message:
     if not isinstance(entry, Mapping):
         raise RowProblem(
             "bad message",
-            f"message {number}: expected an object with role and content, got {_show(entry)}",
+            f"message {number}: expected an object with role and content, got {shown_value(entry)}",
         )
     message = {str(key): value for key, value in entry.items() if value is not None}
     if isinstance(calls := message.get("tool_calls"), str):
         message = {**message, "tool_calls": _calls_of(calls, number)}
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise RowProblem("bad message", f"message {number}: expected a role, got {_show(role)}")
+        raise RowProblem(
+            "bad message", f"message {number}: expected a role, got {shown_value(role)}"
+        )
     content = message.get("content")
     if isinstance(content, str):
         if content or role == "user":
@@ -290,7 +301,7 @@ def _checked_message(entry: Any, number: int) -> Message:
     elif not (content is None and role == "assistant" and message.get("tool_calls")):
         raise RowProblem(
             "bad message",
-            f"message {number}: expected text as content, got {_show(content)}. {_way_to_text(message)}",
+            f"message {number}: expected text as content, got {shown_value(content)}. {_way_to_text(message)}",
         )
     return message
 
@@ -368,6 +379,6 @@ def _fields(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(columns))
 
 
-def _show(value: object) -> str:
+def shown_value(value: object) -> str:
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

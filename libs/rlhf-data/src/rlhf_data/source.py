@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from rlhf_core.errors import DataError
 
@@ -22,6 +22,11 @@ def filled_columns(row: Row) -> tuple[str, ...]:
     """Return the names of the columns in which a row has a value, for messages: a null may come from a table in which
     other rows have more, or from the form of the rows."""
     return tuple(str(name) for name, value in row.items() if value is not None)
+
+
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Return whether a value is a list, or another sequence that is no text."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def printed_list(value: object) -> bool:
@@ -67,6 +72,13 @@ class Unusable(Protocol):
 def row_error(where: str, problem: Unusable) -> DataError:
     """Return the error about the row at ``where``, with the code of its problem's kind."""
     return DataError(f"{where}: {problem.reason}", code=code_of(problem.kind))
+
+
+AS_UTF8 = (
+    "Convert the file: iconv -f ENCODING -t UTF-8 OLD > NEW, where ENCODING is mostly WINDOWS-1252, "
+    "or UTF-16 if no line can be read"
+)
+"""Advice behind what is wrong; nothing in a file says its encoding for certain."""
 
 
 @dataclass(frozen=True, slots=True)

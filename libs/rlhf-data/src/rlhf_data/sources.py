@@ -176,21 +176,14 @@ class JoinedFiles:
         return self._starts[-1]
 
     def row(self, index: int) -> Row:
-        """Return the row of an index.
-
-        Raises:
-            DataError: the row cannot be read.
-        """
         part, at = self._place(index)
         return part.row(at)
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
-        """Yield all rows in order."""
         for part in self._parts:
             yield from part.scan(columns)
 
     def where(self, index: int) -> str:
-        """Return the place of a row in its file."""
         part, at = self._place(index)
         return part.where(at)
 

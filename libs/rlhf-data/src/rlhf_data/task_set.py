@@ -26,9 +26,7 @@ class TaskSetPart:
     """Tasks of one source in a task set."""
 
     source: Source
-    """Source of the rows."""
     format: PromptFormat
-    """Format of the prompts."""
     prompts: Prompts
     """Prompts of the usable rows, P in number."""
     dataset: str

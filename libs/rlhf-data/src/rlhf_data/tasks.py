@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_config.checks.data_files import split_name
-from rlhf_config.common import HeldOutRows
 from rlhf_config.run import PromptData, RunConfig
 from rlhf_core.errors import DataError
 from rlhf_core.media.reader import ImageReader
@@ -25,7 +23,7 @@ from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .forms.beside import warn_of_tools
 from .forms.formed_source import FormedSource
-from .forms.opened_sets import OpenedSets
+from .forms.opened_sets import OpenedSets, WantedSets
 from .held_out.sides import Side, hashes_of
 from .held_out.trained_rows import refuse_trained_rows
 from .listing import listing_command
@@ -76,9 +74,7 @@ def load_task_set(
             shuffle=data.shuffle,
             prompts=PromptReader(data, renderer, images),
         )
-    reader = _Reader(
-        data, renderer, "data.train", data.train, images, opened, is_played=_plays(players)
-    )
+    reader = _Reader(data, renderer, "data.train", data.train, images, opened, players)
     side = Side(fraction=run.eval.fraction)
     start = 0
     for spec in data.train:
@@ -86,10 +82,7 @@ def load_task_set(
         reader.add(found, _rows_of(run, found, side), start)
         start += len(found.source)
     return TaskSet(
-        reader.parts(),
-        probabilities=data.probabilities,
-        shuffle=data.shuffle,
-        players=players,
+        reader.parts(), probabilities=data.probabilities, shuffle=data.shuffle, players=players
     )
 
 
@@ -123,11 +116,6 @@ def load_eval_sets(
     Without either, they are the tasks of the split ``eval.environment_split`` of each environment that makes some.
     The indices of a set's tasks count from 0 without gaps, in the order of the rows.
 
-    Args:
-        makers: the environments as makers of tasks; None: their tasks are empty.
-        images: reader of images; None: the run's model reads text alone.
-        opened: sets that are open already.
-
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
     """
@@ -142,27 +130,6 @@ def load_eval_sets(
     return sets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedSets:
-    """Sets that an option names."""
-
-    option: str
-    """Path of the option, for messages."""
-    entries: Sequence[str]
-    """Its value: files, folders and hub names, each as it is or as ``NAME=PATH``."""
-    split: str
-    """Split of folders and hub sets that have several."""
-    max_samples: int | None
-    """Number of rows that are used of each, the first ones; None: all."""
-
-    @classmethod
-    def of(cls, option: str, entries: Sequence[str], options: PromptData | HeldOutRows) -> Self:
-        """Return sets of an option, with the split and the number of rows that stand beside it."""
-        return cls(
-            option=option, entries=entries, split=options.split, max_samples=options.max_samples
-        )
-
-
 def load_sets(
     wanted: WantedSets,
     data: PromptData,
@@ -173,20 +140,13 @@ def load_sets(
 ) -> dict[str, TaskSet]:
     """Return a task set for each entry by name, with indices from 0 without gaps, in the order of the rows.
 
-    Args:
-        data: options by which rows become prompts.
-        images: reader of images; None: the model reads text alone.
-        opened: sets that are open already.
-
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
     """
     sets: dict[str, TaskSet] = {}
     for entry in wanted.entries:
         name, spec = split_name(entry)
-        reader = _Reader(
-            data, renderer, wanted.option, [spec], images, opened, is_played=_plays(players)
-        )
+        reader = _Reader(data, renderer, wanted.option, [spec], images, opened, players)
         found = reader.open(spec, wanted.split, name)
         called = found.source.name
         if called in sets:
@@ -227,17 +187,10 @@ def _held_out_sets(
 ) -> dict[str, TaskSet]:
     readers: dict[str, _Reader] = {}
     side = Side(fraction=run.eval.fraction, is_evaluated=True, max_rows=run.eval.max_samples)
-    for spec in run.data.train:
-        reader = _Reader(
-            run.data,
-            renderer,
-            "eval.fraction",
-            run.data.train,
-            images,
-            opened,
-            is_played=_plays(players),
-        )
-        found = reader.open(spec, run.data.split)
+    data = run.data
+    for spec in data.train:
+        reader = _Reader(data, renderer, "eval.fraction", data.train, images, opened, players)
+        found = reader.open(spec, data.split)
         held = _rows_of(run, found, side)
         if held.any():
             readers.setdefault(found.source.name, reader).add(found, held)
@@ -283,9 +236,7 @@ class _Opened(NamedTuple):
 
     source: Source
     format: PromptFormat
-    """Format of its prompts."""
     images: RowImages
-    """Reader of its images."""
 
 
 class _Read(NamedTuple):
@@ -297,16 +248,8 @@ class _Read(NamedTuple):
     """Index of its first row in the set."""
 
 
-def _plays(players: Players | None) -> bool:
-    return players is not None and bool(players.shares)
-
-
 class _Reader:
-    """Reader of the sources of one task set, which reports the bad rows of all sources in one message.
-
-    Args:
-        is_played: an environment plays the rows, and may offer the tools that they have.
-    """
+    """Reader of the sources of one task set, which reports the bad rows of all sources in one message."""
 
     def __init__(
         self,
@@ -316,16 +259,13 @@ class _Reader:
         specs: Sequence[str],
         images: ImageReader | None = None,
         opened: OpenedSets | None = None,
-        *,
-        is_played: bool = False,
+        players: Players | None = None,
     ) -> None:
-        self._opened = opened or OpenedSets()
-        self._is_played = is_played
-        self._data = data
-        self._renderer = renderer
-        self._option = option
-        self._specs = specs
-        self._images = images
+        self._data, self._renderer = data, renderer
+        self._option, self._specs = option, specs
+        self._images, self._opened = images, opened or OpenedSets()
+        self._is_played = players is not None and bool(players.shares)
+        """Whether an environment plays the rows, and may offer the tools that they have."""
         self._read: list[_Read] = []
         self._total = 0
 

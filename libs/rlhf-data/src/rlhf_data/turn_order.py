@@ -44,7 +44,6 @@ class TurnOrder:
     """Count of the rows whose roles do not alternate."""
 
     rows: int = 0
-    """Number of rows."""
     shown: tuple[str, ...] = ()
     """The first of them: place, message and reason."""
 

@@ -18,15 +18,15 @@ from rlhf_core.storage.writing import write_text_atomically as write_text_atomic
 from rlhf_core.storage.writing import writing as writing
 from rlhf_data.chat.template_kwargs import renderer_of as renderer_of
 from rlhf_data.checked.lacking_prompts import check_prompts as check_prompts
-from rlhf_data.forms.showing import shown_forms as shown_forms
+from rlhf_data.forms.opened_sets import WantedSets as WantedSets
 from rlhf_data.made.players import Players as Players
 from rlhf_data.made.prompts import PromptReader as PromptReader
 from rlhf_data.made.splits import evaluation_sets as evaluation_sets
 from rlhf_data.made.tasks import MadePart as MadePart
 from rlhf_data.made.tasks import MadeTasks as MadeTasks
+from rlhf_data.reading_log import shown_forms as shown_forms
 from rlhf_data.rows import PromptFormat as PromptFormat
 from rlhf_data.task_set import TaskSet as TaskSet
-from rlhf_data.tasks import WantedSets as WantedSets
 from rlhf_data.tasks import load_prompts as load_prompts
 from rlhf_data.tasks import load_sets as load_sets
 from rlhf_guard.concurrency import run_to_its_end as run_to_its_end

@@ -31,7 +31,6 @@ class PlanCommand:
     """``rlhf plan``, and a memory planner."""
 
     def __call__(self, arguments: Sequence[str]) -> int:
-        """Print the prediction and return the exit code."""
         return main(arguments)
 
     def sleep_advice(self, config: Mapping[str, Any], plugins: Plugins) -> SleepAdvice | None:

@@ -8,22 +8,17 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 
-from rlhf_cli.runs import PlannedRun, read_run
 from rlhf_config import FlagParser
-from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.contracts import Accelerator
 from rlhf_core.plugins import Plugins
 
 from .fleet_choice import FleetPlanner, ways_of
 from .machine.fleet import Fleet, find_fleet
 from .machine.hardware import GPUS, find_gpu
 from .memory.placement import ClusterSize
-from .model.adapters import AdaptedModels
-from .prediction import Prediction
 from .remedies import Remedy, remedies
 from .report import as_json, render
-from .run_prediction import Predicted, predicted_run, replaced
+from .run_prediction import Predicted, require_positive
 
 
 def parser() -> FlagParser:
@@ -101,25 +96,15 @@ def main(arguments: Sequence[str]) -> int:
     if own.gpus is not None:
         return plan_fleet(find_fleet(own.gpus), words, own, plugins)
     gpu, cluster = find_gpu(own.gpu), _cluster(own.nodes, own.gpus_per_node)
-    models = AdaptedModels(plugins)
-    one = Accelerator(name=gpu.name, memory_gib=gpu.memory_gib)
-    accelerators = (one,) * (cluster.nodes * cluster.gpus_per_node if cluster else 1)
-
-    def predicted(more: Sequence[str]) -> tuple[PlannedRun, Prediction]:
-        planned = read_run(replaced(words, more), plugins, accelerators)
-        return planned, predicted_run(planned, models, gpu, cluster, own)
-
-    return _report(predicted, own, plugins)
+    fleet = Fleet(gpu=gpu, count=cluster.nodes * cluster.gpus_per_node if cluster else 1)
+    planner = FleetPlanner(fleet, own, plugins, cluster)
+    return _report(partial(planner.predicted, words), own, plugins)
 
 
 def plan_fleet(
     fleet: Fleet, words: Sequence[str], own: argparse.Namespace, plugins: Plugins
 ) -> int:
     """Print the fastest configuration that fits these GPUs, and return the exit code.
-
-    Args:
-        words: flags of the run, which stay.
-        own: what ``parser`` reads.
 
     Raises:
         ConfigError: no GPU could run this configuration, or a flag is wrong.
@@ -153,11 +138,7 @@ def _with_model(arguments: Sequence[str]) -> list[str]:
     return ["--model", words[0], *missing, *words[1:]]
 
 
-def _report(
-    predicted: Predicted,
-    own: argparse.Namespace,
-    plugins: Plugins,
-) -> int:
+def _report(predicted: Predicted, own: argparse.Namespace, plugins: Plugins) -> int:
     planned, prediction = predicted([])
     found: list[Remedy] = []
     if not prediction.fits:
@@ -171,11 +152,7 @@ def _report(
 
 
 def _cluster(nodes: int | None, gpus_per_node: int | None) -> ClusterSize | None:
-    for flag, value in (("--nodes", nodes), ("--gpus-per-node", gpus_per_node)):
-        if value is not None and value < 1:
-            raise ConfigError(
-                f"{flag} {value}: expected a positive number", code="usage/not-positive"
-            )
+    require_positive({"--nodes": nodes, "--gpus-per-node": gpus_per_node})
     if nodes is None and gpus_per_node is None:
         return None
     return ClusterSize(nodes=nodes or 1, gpus_per_node=gpus_per_node or 8)

@@ -13,6 +13,7 @@ from rlhf_core.plugins import Plugins
 
 from .fitting import Values, fastest, options_of
 from .machine.fleet import Fleet
+from .memory.placement import ClusterSize
 from .model.adapters import AdaptedModels
 from .prediction import Prediction
 from .run_prediction import predicted_run, replaced
@@ -44,9 +45,6 @@ def ways_of(fleet: Fleet, words: Sequence[str], *, ragged: bool) -> list[list[st
     """Return the flags of the ways to use a machine's GPUs, the way that a run takes by itself first.
 
     Where responses have different lengths, half of the GPUs may train while the other half generates ahead.
-
-    Args:
-        words: flags of the run, which stay.
     """
     typed = {word.partition("=")[0] for word in words}
     if fleet.count == 1:
@@ -67,14 +65,22 @@ def ways_of(fleet: Fleet, words: Sequence[str], *, ragged: bool) -> list[list[st
 
 
 class FleetPlanner:
-    """Predictions of runs on a machine's GPUs."""
+    """Predictions of runs on GPUs of one model.
 
-    def __init__(self, fleet: Fleet, own: argparse.Namespace, plugins: Plugins) -> None:
-        """
-        Args:
-            own: what the command's parser reads.
-        """
+    Args:
+        own: what the command's parser reads.
+        cluster: the machines that have the GPUs; None: as many as a run takes.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        own: argparse.Namespace,
+        plugins: Plugins,
+        cluster: ClusterSize | None = None,
+    ) -> None:
         self._gpu, self._own, self._plugins = fleet.gpu, own, plugins
+        self._cluster = cluster
         self._models = AdaptedModels(plugins)
         one = Accelerator(name=fleet.gpu.name, memory_gib=fleet.gpu.memory_gib)
         self._accelerators = (one,) * fleet.count
@@ -88,7 +94,7 @@ class FleetPlanner:
             ConfigError: no GPU could run this configuration, or a flag is wrong.
         """
         planned = read_run(replaced(words, more), self._plugins, self._accelerators)
-        return planned, predicted_run(planned, self._models, self._gpu, None, self._own)
+        return planned, predicted_run(planned, self._models, self._gpu, self._cluster, self._own)
 
     def chosen(self, ways: Sequence[Sequence[str]]) -> Chosen | None:
         """Return the fastest configuration of all ways; None: none fits, or all options are given."""

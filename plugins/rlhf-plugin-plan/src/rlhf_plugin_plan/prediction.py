@@ -78,7 +78,6 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether the run fits."""
         return not self.problems
 
 
@@ -91,9 +90,6 @@ def predict(
     adapted: Adapted,
 ) -> Prediction:
     """Return the prediction of a run on GPUs of one model.
-
-    Args:
-        adapted: see ``memory.planned_roles.Adapted``.
 
     Raises:
         ConfigError: the configuration cannot run on any GPU: numbers do not divide, or options contradict each other.
@@ -215,10 +211,7 @@ def _least_that_fits(shared: Sequence[GpuMemory], gpu: GpuSpec) -> Leaving:
 
 
 def _gpu_memory(
-    kind: GpuKind,
-    roles: Mapping[str, PlannedRole],
-    served: EngineMemory,
-    engine: PlannedEngine,
+    kind: GpuKind, roles: Mapping[str, PlannedRole], served: EngineMemory, engine: PlannedEngine
 ) -> GpuMemory:
     processes = tuple(_process_memory(process, roles, served) for process in kind.processes)
     shares = any(process.engine for process in kind.processes)

@@ -29,7 +29,6 @@ class Remedy:
 
     flags: Flags
     fits: bool
-    """Whether the run fits with these flags."""
     gain: float
     """Bytes less on the fullest GPU; negative if a larger KV cache makes the run fit."""
 
@@ -55,9 +54,6 @@ def remedies(
     From each sort the mildest change that is enough is taken, or, if none is enough, the change with the largest gain;
     of adapters the one with the largest gain in any case. If no change is enough alone, sorts are joined one after the
     other, and the first entry is the first joined change that is enough, if there is one.
-
-    Args:
-        adapters: names of the model adapters that are installed.
     """
     sorts = list(_sorts(planned, adapters))
     found = [(sort, best) for sort in sorts if (best := _best(sort, (), before, again))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from rlhf_cli.runs import PlannedRun
@@ -34,9 +34,6 @@ def predicted_run(
 ) -> Prediction:
     """Return the prediction of a run.
 
-    Args:
-        own: what ``parser`` reads.
-
     Raises:
         ConfigError: see ``prediction.predict``.
     """
@@ -50,18 +47,13 @@ def predicted_run(
 
     shapes = {role: read_shape(path) for role, path in configs.items()}
     workload = replace(
-        workload,
-        image_tokens=_image_tokens(planned, shapes["policy"], workload, own.image_tokens),
+        workload, image_tokens=_image_tokens(planned, shapes["policy"], workload, own.image_tokens)
     )
     return predict(planned, shapes, gpu, cluster, workload, adapted)
 
 
 def replaced(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Return the words of a command line in which ``flags`` replace the flags of the same names.
-
-    Args:
-        flags: names and values in turn.
-    """
+    """Return the words of a command line in which ``flags`` replace the flags of the same names."""
     names = set(flags[::2])
     kept: list[str] = []
     dropping = False
@@ -74,13 +66,22 @@ def replaced(words: Sequence[str], flags: Sequence[str]) -> list[str]:
     return [*kept, *(word for pair in merged.items() for word in pair)]
 
 
-def _workload(planned: PlannedRun, prompt: int | None, response: int | None) -> Workload:
-    rollout = planned.run.rollout
-    for flag, value in (("--prompt-tokens", prompt), ("--response-tokens", response)):
+def require_positive(flags: Mapping[str, int | None]) -> None:
+    """Refuse numbers below 1 of flags by name.
+
+    Raises:
+        ConfigError: names the first of them.
+    """
+    for flag, value in flags.items():
         if value is not None and value < 1:
             raise ConfigError(
                 f"{flag} {value}: expected a positive number", code="usage/not-positive"
             )
+
+
+def _workload(planned: PlannedRun, prompt: int | None, response: int | None) -> Workload:
+    rollout = planned.run.rollout
+    require_positive({"--prompt-tokens": prompt, "--response-tokens": response})
     longest_prompt = min(planned.run.data.max_prompt_tokens, planned.max_length - 1)
     used = prompt or longest_prompt
     workload = Workload(

@@ -22,8 +22,9 @@ from rlhf_data import (
 )
 from rlhf_data.checked.lacking_prompts import check_prompts
 from rlhf_data.forms import opened_sets
+from rlhf_data.forms.opened_sets import WantedSets
 from rlhf_data.sources import open_source
-from rlhf_data.tasks import WantedSets, load_prompts
+from rlhf_data.tasks import load_prompts
 
 ASKED = [{"role": "user", "content": "Hi"}]
 ANSWERED = [*ASKED, {"role": "assistant", "content": "Hello."}]

@@ -4,7 +4,7 @@ import pytest
 
 from rlhf_config.run import PromptData
 from rlhf_core.errors import DataError
-from rlhf_data.forms.showing import shown_forms
+from rlhf_data.reading_log import shown_forms
 from rlhf_data.responses import load_responses
 from rlhf_data.tasks import load_prompts, load_task_set
 from rlhf_testing.errors import has_code

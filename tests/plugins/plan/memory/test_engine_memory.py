@@ -5,8 +5,6 @@ import pytest
 from rlhf_plugin_plan.machine import assumptions as assumed
 from rlhf_plugin_plan.machine.hardware import GIB, find_gpu
 from rlhf_plugin_plan.memory.engine_memory import (
-    BesideTraining,
-    ResidentMemoryOptions,
     VllmMemoryOptions,
     embedded_memory,
     kv_bytes,
@@ -103,9 +101,8 @@ def test_sequences_that_stay_on_the_gpu_have_pages_and_joined_weights(pencil):
 
     def memory(**changes):
         options = {"cache_bytes": 1e9, "joins": True, **changes}
-        resident = ResidentMemoryOptions(**options)
         sizes = {"slots": 4, "length": 70, "copies_weights": False}
-        return embedded_memory(pencil, "bfloat16", "bfloat16", **sizes, resident=resident)
+        return embedded_memory(pencil, "bfloat16", "bfloat16", **sizes, **options)
 
     assert memory().parts["KV cache"] == 4 * 128 * 8
     assert memory().parts["joined weights"] == 2 * joined
@@ -127,10 +124,10 @@ def test_the_state_of_each_conversation_waits_with_its_keys(shape):
     state = 18 * (4 * 16 * 128 * 128 + 2 * 3 * 6144)
 
     def histories(conversations):
-        resident = ResidentMemoryOptions(cache_bytes=1e12, joins=True, conversations=conversations)
+        options = {"cache_bytes": 1e12, "joins": True, "conversations": conversations}
         sizes = {"slots": 4, "length": 128, "copies_weights": False}
         return embedded_memory(
-            shape("qwen3.5-0.8b-vision"), "bfloat16", "bfloat16", **sizes, resident=resident
+            shape("qwen3.5-0.8b-vision"), "bfloat16", "bfloat16", **sizes, **options
         ).parts.get("histories between turns", 0.0)
 
     assert histories(0) == 0
@@ -153,11 +150,10 @@ def test_beside_training_every_weight_has_one_copy_and_prefill_its_activations(
     """A prefill of 100 tokens has 3 F + 4 D numbers of 2 bytes each."""
 
     def memory(**changes):
-        beside = BesideTraining(**{"prefill_tokens": 100, "copies_rest": True, **changes})
-        resident = ResidentMemoryOptions(cache_bytes=1e9, joins=joins)
+        beside = {"prefill_tokens": 100, "copies_rest": True, **changes}
         sizes = {"slots": 4, "length": 70, "copies_weights": False}
         return embedded_memory(
-            pencil, dtype, "bfloat16", **sizes, resident=resident, beside=beside
+            pencil, dtype, "bfloat16", **sizes, cache_bytes=1e9, joins=joins, **beside
         ).parts
 
     copies = ("weights cast to bfloat16", "joined weights", "copy of the other weights")

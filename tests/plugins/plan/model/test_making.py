@@ -4,7 +4,7 @@ import pytest
 from transformers import AutoConfig
 
 from rlhf_core import ConfigError
-from rlhf_plugin_plan.model import measured, seeing
+from rlhf_plugin_plan.model import measured, towers
 from rlhf_plugin_plan.model.shapes import shape_of
 from rlhf_testing.errors import has_code
 
@@ -20,7 +20,7 @@ LACKS = {
 """What the defaults of a family lack, so that its own code cannot compute with them."""
 
 
-@pytest.mark.parametrize("family", [*seeing.QWEN, *seeing.COUNTED_TOWERS, *measured.SEEING])
+@pytest.mark.parametrize("family", [*towers.QWEN, *towers.COUNTED_TOWERS, *measured.SEEING])
 def test_defaults_of_a_family_that_sees_are_planned_or_refused_with_what_they_lack(family):
     config = AutoConfig.for_model(family).to_dict()
 

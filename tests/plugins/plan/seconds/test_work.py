@@ -10,7 +10,6 @@ from rlhf_plugin_plan.seconds.work import (
     decode,
     forward_flops,
     gradient_bytes,
-    optimizer_bytes,
     prompts,
     sequences,
     training_flops,
@@ -84,10 +83,6 @@ def test_the_limits_of_a_published_shape(shape):
     assert forward_flops(small, work) / FLOPS == pytest.approx(1.640, abs=5e-4)
     assert training_flops(small, work) / FLOPS == pytest.approx(4.966, abs=5e-4)
     assert decode(small, [1024] * 1024, 256, 1024, rates).seconds == pytest.approx(3.612, abs=5e-4)
-
-
-def test_an_update_moves_its_bytes_per_parameter():
-    assert optimizer_bytes(10, 30) == 300
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,6 @@ class ControlWords:
             for token, added in tokenizer.added_tokens_decoder.items()
             if added.special or added.content in named or _marks_something(added.content, template)
         }
-        """Token id of each word."""
         self.structural = frozenset(
             word
             for word in self.ids
@@ -151,7 +150,6 @@ class InertWords:
     """Count of the rows whose control words were read as ordinary text."""
 
     rows: int = 0
-    """Number of rows."""
     words: tuple[str, ...] = ()
     """The words, each once, in the order in which they were found."""
     first: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -29,6 +30,10 @@ class Weight(StrEnum):
     """True of this template, and nothing is lost by it."""
     DRIFT = "drift"
     """Rendering a conversation again gives other tokens than the policy read and wrote."""
+
+
+FINE, NOTE, DRIFT = Weight
+Said = tuple[Weight, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +93,7 @@ class TemplateFacts:
     starts_twice: bool
     """The template writes them too, so that a rendered text may not be tokenized with special tokens."""
     depends_on_date: bool
-    """The template writes the date of the day."""
     control_words: tuple[str, ...]
-    """Control words of the tokenizer."""
     is_fast: bool
     """The tokenizer has a ``tokenizer.json``."""
 
@@ -101,130 +104,105 @@ class TemplateFacts:
 
     def findings(self) -> list[Finding]:
         """Return the facts as sentences."""
-        return [*self._turns(), *self._thoughts(), *self._tools(), *self._tokens()]
+        said = (self._turns(), self._thoughts(), self._tools(), self._tokens())
+        return [Finding(weight, text) for part in said for weight, text in part]
 
-    def _turns(self) -> list[Finding]:
-        found = [
-            _finding(
-                self.prefix_preserving,
-                "A conversation that goes on begins with what the policy read and wrote before.",
+    def _turns(self) -> Iterator[Said]:
+        if not self.prefix_preserving:
+            yield (
+                DRIFT,
                 f"A conversation that goes on does not begin with what was read and written: {self.prefix_reason}.",
             )
-        ]
-        if self.prefix_preserving and not self.same_blanks:
-            found.append(
-                Finding(
-                    Weight.DRIFT, "The blanks around an answer differ when it is rendered again."
-                )
+        else:
+            yield (
+                FINE,
+                "A conversation that goes on begins with what the policy read and wrote before.",
             )
-        elif self.prefix_preserving and not self.same_tokens:
-            found.append(
-                Finding(
-                    Weight.NOTE,
+            if not self.same_blanks:
+                yield DRIFT, "The blanks around an answer differ when it is rendered again."
+            elif not self.same_tokens:
+                yield (
+                    NOTE,
                     "The words are the same then, but some of their tokens differ; sampled tokens are kept.",
                 )
-            )
-        answers = {
-            Shown.KEPT: (Weight.FINE, "Answers are shown as they are."),
-            Shown.TRIMMED: (
-                Weight.NOTE,
-                "Blanks at the ends of an answer are dropped in later turns.",
-            ),
-        }
-        other = (Weight.DRIFT, f"Answers are {self.answers} in later turns.")
-        found.append(Finding(*answers.get(self.answers, other)))
+        match self.answers:
+            case Shown.KEPT:
+                yield FINE, "Answers are shown as they are."
+            case Shown.TRIMMED:
+                yield NOTE, "Blanks at the ends of an answer are dropped in later turns."
+            case _:
+                yield DRIFT, f"Answers are {self.answers} in later turns."
         if self.system is not Shown.KEPT:
-            found.append(Finding(Weight.NOTE, f"A system message is {self.system}."))
+            yield NOTE, f"A system message is {self.system}."
         if self.default_system:
-            found.append(
-                Finding(
-                    Weight.NOTE,
-                    f"Without a system message the template writes one of its own: {self.default_system!r:.100}.",
-                )
+            yield (
+                NOTE,
+                f"Without a system message the template writes one of its own: {self.default_system!r:.100}.",
             )
         if self.depends_on_date:
-            found.append(
-                Finding(
-                    Weight.DRIFT,
-                    "The template writes the date of the day, so that equal conversations differ from day to day.",
-                )
+            yield (
+                DRIFT,
+                "The template writes the date of the day, so that equal conversations differ from day to day.",
             )
-        return found
 
-    def _thoughts(self) -> list[Finding]:
+    def _thoughts(self) -> Iterator[Said]:
         if self.thoughts is None:
-            return [Finding(Weight.FINE, "No form of thoughts is known for this tokenizer.")]
-        found = [
-            _finding(
-                self.thoughts is Shown.KEPT,
-                "Thoughts of earlier turns stay.",
+            yield FINE, "No form of thoughts is known for this tokenizer."
+            return
+        if self.thoughts is Shown.KEPT:
+            yield FINE, "Thoughts of earlier turns stay."
+        else:
+            yield (
+                DRIFT,
                 f"Thoughts of earlier turns are {self.thoughts}: rendered again, the turn forks.",
             )
-        ]
-        if self.thoughts_in_tool_cycles is not None:
-            found.append(
-                _finding(
-                    self.thoughts_in_tool_cycles is Shown.KEPT,
-                    "A thought before a call stays while results of tools follow.",
-                    f"A thought before a call is {self.thoughts_in_tool_cycles} when the tool's result follows.",
-                )
+        before_calls = self.thoughts_in_tool_cycles
+        if before_calls is Shown.KEPT:
+            yield FINE, "A thought before a call stays while results of tools follow."
+        elif before_calls is not None:
+            yield (
+                DRIFT,
+                f"A thought before a call is {before_calls} when the tool's result follows.",
             )
         if self.opens_thought:
-            found.append(Finding(Weight.NOTE, "The generation prompt begins a thought."))
+            yield NOTE, "The generation prompt begins a thought."
         if self.adds_thought:
-            found.append(
-                Finding(
-                    Weight.NOTE, "The last answer is shown with an empty thought where it has none."
-                )
-            )
-        return found
+            yield NOTE, "The last answer is shown with an empty thought where it has none."
 
-    def _tools(self) -> list[Finding]:
+    def _tools(self) -> Iterator[Said]:
         if self.tools is not Shown.KEPT:
-            return [Finding(Weight.NOTE, f"Schemas of tools are {self.tools}.")]
-        form = self.call_form or "no form that is known"
-        found = [Finding(Weight.FINE, f"Tools are shown; calls are read as {form}.")]
+            yield NOTE, f"Schemas of tools are {self.tools}."
+            return
+        yield (
+            FINE,
+            f"Tools are shown; calls are read as {self.call_form or 'no form that is known'}.",
+        )
         if self.tools_move:
-            found.append(Finding(Weight.DRIFT, "The tools move to another place with each turn."))
+            yield DRIFT, "The tools move to another place with each turn."
         if self.tool_results is not Shown.KEPT:
-            found.append(Finding(Weight.NOTE, f"Results of tools are {self.tool_results}."))
+            yield NOTE, f"Results of tools are {self.tool_results}."
         if self.calls is not Shown.KEPT:
-            found.append(
-                Finding(
-                    Weight.DRIFT,
-                    f"Arguments of earlier calls are {self.calls} when rendered again.",
-                )
-            )
-        return found
+            yield DRIFT, f"Arguments of earlier calls are {self.calls} when rendered again."
 
-    def _tokens(self) -> list[Finding]:
+    def _tokens(self) -> Iterator[Said]:
         stops = " ".join(self.stops) or "none"
-        found = [
-            _finding(
-                self.end_is_stop,
-                f"A turn ends with {self.end_of_turn}, which ends a generation (stop tokens: {stops}).",
-                f"A turn ends with {self.end_of_turn or 'no special token'}, which ends no generation (stop tokens: "
-                f"{stops}).",
-            ),
-            Finding(Weight.FINE, f"The policy writes behind {self.generation_prompt!r}."),
-        ]
+        end = self.end_of_turn
+        if self.end_is_stop:
+            yield FINE, f"A turn ends with {end}, which ends a generation (stop tokens: {stops})."
+        else:
+            yield (
+                DRIFT,
+                f"A turn ends with {end or 'no special token'}, which ends no generation (stop tokens: {stops}).",
+            )
+        yield FINE, f"The policy writes behind {self.generation_prompt!r}."
         if self.starts_twice:
-            found.append(
-                Finding(
-                    Weight.NOTE,
-                    f"The template and the tokenizer both write {' '.join(self.starts)}: a rendered text is not to be "
-                    "tokenized with special tokens.",
-                )
+            yield (
+                NOTE,
+                f"The template and the tokenizer both write {' '.join(self.starts)}: a rendered text is not to be "
+                "tokenized with special tokens.",
             )
         if not self.is_fast:
-            found.append(
-                Finding(
-                    Weight.NOTE,
-                    "The tokenizer is written in Python: added tokens that are not special may become tokens in texts.",
-                )
+            yield (
+                NOTE,
+                "The tokenizer is written in Python: added tokens that are not special may become tokens in texts.",
             )
-        return found
-
-
-def _finding(is_fine: bool, fine: str, drift: str) -> Finding:
-    return Finding(Weight.FINE, fine) if is_fine else Finding(Weight.DRIFT, drift)

@@ -1,8 +1,9 @@
-"""Facts of a chat template, found by conversations that try it."""
+"""Facts of a chat template, found by conversations that try it, and an example conversation in its parts."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rlhf_core.batch.task import Message
@@ -245,3 +246,32 @@ def _calls(renderer: TokenizerRenderer, tools: Tools) -> Shown:
 
 def _name(tools: Tools) -> object:
     return tools[0].get("function", tools[0]).get("name") if tools else None
+
+
+@dataclass(frozen=True, slots=True)
+class ExamplePart:
+    """Tokens of one part of a conversation."""
+
+    name: str
+    token_ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+
+
+def example_parts(renderer: TokenizerRenderer, tools: Tools = ()) -> list[ExamplePart]:
+    """Return a prompt, the policy's answer, and what comes before its next turn.
+
+    Raises:
+        DataError: the template refuses a question and an answer.
+    """
+    prompt = renderer.render([USER], tools)
+    ids = sampled_conversation(renderer, [USER, ANSWER], tools)
+    following = renderer.extend([USER, ANSWER], ids, [AGAIN], ended=True, tools=tools).token_ids
+    parts = {"prompt": prompt, "answer": ids[len(prompt) :], "next prompt": following[len(ids) :]}
+    return [
+        ExamplePart(
+            name,
+            tuple(part),
+            tuple(renderer.decode_batch([[token] for token in part], skip_special_tokens=False)),
+        )
+        for name, part in parts.items()
+    ]

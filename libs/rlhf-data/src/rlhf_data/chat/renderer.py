@@ -97,11 +97,7 @@ class TokenizerRenderer:
         tokenizer: PreTrainedTokenizerBase,
         writing: ProcessorText = NOTHING,
     ) -> Self:
-        """Return the renderer that a run's options describe.
-
-        Args:
-            writing: text of the model's processor around images.
-        """
+        """Return the renderer that a run's options describe."""
         return cls(
             tokenizer,
             control_words=data.control_words,
@@ -171,9 +167,6 @@ class TokenizerRenderer:
         """Return a conversation as text; with ``reply`` the text ends where the policy's turn begins.
 
         What the template leaves out is not looked for.
-
-        Args:
-            tools: JSON schemas of the functions that the policy may call.
 
         Raises:
             DataError: the tokenizer has no chat template, or the template refuses these messages.
@@ -264,11 +257,7 @@ class TokenizerRenderer:
         return turn_words(self.template, self.tokenizer, self.texts.words)
 
     def render_next(
-        self,
-        messages: Sequence[Message],
-        *,
-        ended: bool,
-        tools: Sequence[Mapping[str, Any]] = (),
+        self, messages: Sequence[Message], *, ended: bool, tools: Sequence[Mapping[str, Any]] = ()
     ) -> list[int]:
         """Return the tokens between the policy's last turn and its next turn: the end of the turn, then ``messages``.
 

@@ -27,7 +27,6 @@ class TextTokenizer:
     ) -> None:
         self.tokenizer = tokenizer
         self.words = ControlWords(tokenizer)
-        """The control words of the tokenizer."""
         self.are_inert = control_words == "text"
         """Whether control words in texts that somebody else wrote are ordinary text."""
         self.prefix = _leading_special_tokens(tokenizer)
@@ -94,9 +93,7 @@ class TextTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of the tokens, with no spaces removed."""
         text: str = self.tokenizer.decode(
-            token_ids,
-            skip_special_tokens=skip_special_tokens,
-            clean_up_tokenization_spaces=False,
+            token_ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
         return text
 

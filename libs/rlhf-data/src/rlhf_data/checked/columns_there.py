@@ -19,7 +19,6 @@ class Missing:
     """Words about a column that no row has."""
 
     sets: str
-    """The sets that were read."""
     near: str
     """Question for the column that is meant, behind a sentence; empty where none is near."""
     columns: str

@@ -6,7 +6,7 @@ the first row that has its columns, whatever else is wrong with it, so nothing i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
@@ -17,7 +17,7 @@ from rlhf_config.checks.data_files import split_name
 from rlhf_core.errors import DataError
 
 from ..forms.form import RowKind
-from ..forms.opened_sets import OpenedSets
+from ..forms.opened_sets import OpenedSets, WantedSets
 from ..rows import MISSING_COLUMN, BadRow, RowProblem, bad_row_error
 from ..source import Row, Source, Unreadable
 from .columns_there import are_here
@@ -27,34 +27,19 @@ Read = Callable[[Row], object]
 """Reader of a row as far as no model is needed; it raises ``RowProblem``."""
 
 
-def _unlisted() -> str | None:
-    return None
-
-
-def _none_opened() -> OpenedSets:
-    return OpenedSets(says=False)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTogether(Generic[ColumnsT]):
     """Sets whose bad rows a run counts together, and its way to read them."""
 
-    option: str
-    """Option that names the sets."""
-    entries: Sequence[str]
-    """Files, folders and hub names, each as it is or as ``NAME=PATH``."""
-    split: str
-    max_samples: int | None
-    """Number of rows that are used of each set, the first ones; None: all."""
+    wanted: WantedSets
     columns: ColumnsT
     """Options with the form and the names of columns."""
     kinds: tuple[RowKind, ...]
-    """Kinds of rows that are read."""
     reader: Callable[[ColumnsT], Read]
     """Maker of the reader of rows, from the columns that the rows of a set have."""
-    listed_by: Callable[[], str | None] = _unlisted
+    listed_by: Callable[[], str | None] = lambda: None
     """Command that lists all bad rows; None: there is none."""
-    opened: OpenedSets = field(default_factory=_none_opened)
+    opened: OpenedSets = field(default_factory=lambda: OpenedSets(says=False))
     """Sets that are open already; those that are opened here join them."""
 
 
@@ -67,16 +52,16 @@ def refuse_lacking(sets: ReadTogether[ColumnsT]) -> None:
         DataError: no row of the sets has its columns, a set cannot be opened, or its rows are of a form that another
             command learns from.
     """
-    if not are_here(sets.entries):
+    if not are_here(sets.wanted.entries):
         return
     bad: list[BadRow] = []
-    for entry in sets.entries:
+    for entry in sets.wanted.entries:
         found = _rows_without_columns(sets, entry)
         if found is None:
             return
         bad += found
     if any(row.kind == MISSING_COLUMN for row in bad):
-        raise bad_row_error(bad, len(bad), sets.option, sets.listed_by())
+        raise bad_row_error(bad, len(bad), sets.wanted.option, sets.listed_by())
 
 
 def refuse_bad(sets: ReadTogether[ColumnsT]) -> None:
@@ -85,12 +70,12 @@ def refuse_bad(sets: ReadTogether[ColumnsT]) -> None:
     Raises:
         DataError: there is such a row; the message counts and names them as a run does.
     """
-    if not are_here(sets.entries):
+    if not are_here(sets.wanted.entries):
         return
     bad, total = list[BadRow](), 0
-    for entry in sets.entries:
+    for entry in sets.wanted.entries:
         source, read = _opened(sets, entry)
-        for index, row in enumerate(islice(source.scan(), sets.max_samples)):
+        for index, row in enumerate(islice(source.scan(), sets.wanted.max_samples)):
             total += 1
             if isinstance(row, Unreadable):
                 continue  # the run says it, with the other kinds of bad rows
@@ -99,13 +84,13 @@ def refuse_bad(sets: ReadTogether[ColumnsT]) -> None:
             except RowProblem as problem:
                 bad.append(BadRow(source.where(index), problem.kind, problem.reason))
     if bad:
-        raise bad_row_error(bad, total, sets.option, sets.listed_by())
+        raise bad_row_error(bad, total, sets.wanted.option, sets.listed_by())
 
 
 def _opened(sets: ReadTogether[ColumnsT], entry: str) -> tuple[Source, Read]:
     """Return a set whose rows have our own columns, and the reader of its rows."""
-    name, spec = split_name(entry)
-    found = sets.opened.open(sets.columns, spec, sets.split, name, sets.option, sets.kinds)
+    wanted, (name, spec) = sets.wanted, split_name(entry)
+    found = sets.opened.open(sets.columns, spec, wanted.split, name, wanted.option, sets.kinds)
     return found.source, sets.reader(found.columns)
 
 
@@ -113,7 +98,7 @@ def _rows_without_columns(sets: ReadTogether[ColumnsT], entry: str) -> list[BadR
     """Return all rows of a set as bad ones; None where one has its columns."""
     source, read = _opened(sets, entry)
     bad = []
-    for index, row in enumerate(islice(source.scan(), sets.max_samples)):
+    for index, row in enumerate(islice(source.scan(), sets.wanted.max_samples)):
         problem = _problem(row, read)
         if problem is None:
             return None

@@ -9,6 +9,7 @@ from functools import partial
 from rlhf_config.common import HeldOutRows
 
 from ..forms.form import RowKind
+from ..forms.opened_sets import WantedSets
 from ..learned.labeled import label_of
 from ..learned.options import (
     ConversationColumns,
@@ -41,63 +42,42 @@ def check_example_columns(
 
     Where ``eval.fraction`` holds rows out, they are counted with the others.
 
-    Args:
-        loader: what reads the rows.
-        columns: options with the form and the names of columns.
-
     Raises:
         DataError: no row of the sets has its columns, a label or a margin is bad, a set cannot be opened, or its rows
             are of a form that another command learns from.
     """
-    both = (
-        ("eval.data", evaluation.data, evaluation.split, evaluation.max_samples),
-        ("data.train", train, options.split, options.max_samples),
-    )
-    for option, entries, split, max_samples in both:
+    for wanted in (
+        WantedSets.of("eval.data", evaluation.data, evaluation),
+        WantedSets.of("data.train", train, options),
+    ):
         sets = ReadTogether(
-            option=option,
-            entries=entries,
-            split=split,
-            max_samples=max_samples,
+            wanted=wanted,
             columns=columns,
             kinds=loader.kinds,
             reader=partial(_reader, loader.kinds),
         )
         refuse_lacking(sets)
-        judgments = _JUDGMENTS.get(_kind(loader.kinds, columns))
         if isinstance(columns, PairColumns) and columns.margin_key is None:
             continue
-        if judgments is not None and options.on_bad_row == "fail":
-            refuse_bad(replace(sets, reader=judgments))
+        if options.on_bad_row == "fail" and not isinstance(columns, ConversationColumns):
+            refuse_bad(replace(sets, reader=_judgment_reader))
 
 
-def _label_reader(columns: PromptColumns) -> Read:
-    assert isinstance(columns, LabeledColumns)
-    return partial(label_of, key=columns.label_key)
-
-
-def _step_label_reader(columns: PromptColumns) -> Read:
-    assert isinstance(columns, StepLabelColumns)
-    return partial(labels_of, key=columns.labels_key)
-
-
-def _margin_reader(columns: PromptColumns) -> Read:
+def _judgment_reader(columns: PromptColumns) -> Read:
+    """Return the reader of labels or margins alone, which take little time in all rows."""
+    match columns:
+        case LabeledColumns():
+            return partial(label_of, key=columns.label_key)
+        case StepLabelColumns():
+            return partial(labels_of, key=columns.labels_key)
     assert isinstance(columns, PairColumns)
     return partial(margin_of, key=columns.margin_key)
-
-
-_JUDGMENTS = {
-    RowKind.JUDGED: _label_reader,
-    RowKind.STEPS: _step_label_reader,
-    RowKind.PAIRS: _margin_reader,
-}
-"""Readers of labels and margins alone, which take little time in all rows, by the kind of rows that may have any."""
 
 
 def _reader(kinds: tuple[RowKind, ...], columns: PromptColumns) -> Read:
     kind, names, images = _kind(kinds, columns), AnyColumns.of(columns), RowImages()
     # The options of prompts say nothing of plain texts.
-    format = PromptFormat() if kind is RowKind.TEXTS else columns.prompt_format()
+    format = PromptFormat() if kind is RowKind.TEXTS else PromptFormat.of(columns)
 
     def read(row: Row) -> None:
         read_structure(row, kind, names, format, images)

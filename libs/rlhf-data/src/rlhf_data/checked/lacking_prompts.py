@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from rlhf_config.checks.data_files import split_name
 from rlhf_config.resolved import ResolvedOptions
 from rlhf_config.run import PromptData, RunConfig
 
 from ..forms.form import RowKind
-from ..forms.opened_sets import OpenedSets
+from ..forms.opened_sets import OpenedSets, WantedSets
 from ..listing import listing_command
 from ..responses import SUPERVISED, response_of, response_prompts
 from ..rows import PromptFormat
 from ..source import Row
-from ..tasks import WantedSets
 from .lacking import Read, ReadTogether, refuse_lacking
 
 
@@ -26,21 +26,13 @@ def check_prompts(
 ) -> None:
     """Refuse sets of prompts of which every row lacks a column, as the run does that reads them together.
 
-    Args:
-        data: options by which rows become prompts.
-        model: folder or hub name of the tokenizer, for the command that lists all bad rows; None: there is none.
-        opened: sets that are open already.
-
     Raises:
         DataError: as from ``refuse_lacking``.
     """
     specs = [split_name(entry)[1] for entry in wanted.entries]
     refuse_lacking(
         ReadTogether(
-            option=wanted.option,
-            entries=wanted.entries,
-            split=wanted.split,
-            max_samples=wanted.max_samples,
+            wanted=wanted,
             columns=data,
             kinds=(RowKind.PROMPTS,),
             reader=lambda columns: PromptFormat.of(columns).prompt,
@@ -54,9 +46,6 @@ def check_run(resolved: ResolvedOptions[RunConfig], *, opened: OpenedSets | None
     """Refuse sets of a run of ``rlhf train`` of which every row lacks a column.
 
     Where ``eval.fraction`` holds rows out, they are counted with the others.
-
-    Args:
-        opened: sets that are open already.
 
     Raises:
         DataError: as from ``refuse_lacking``.
@@ -72,10 +61,7 @@ def check_run(resolved: ResolvedOptions[RunConfig], *, opened: OpenedSets | None
         check_prompts(WantedSets.of("eval.data", [entry], held), data, tokenizer, opened)
     refuse_lacking(
         ReadTogether(
-            option=SUPERVISED,
-            entries=run.supervised.data,
-            split=data.split,
-            max_samples=None,
+            wanted=replace(WantedSets.of(SUPERVISED, run.supervised.data, data), max_samples=None),
             columns=run.supervised,
             kinds=(RowKind.RESPONSES,),
             reader=lambda columns: _response_reader(run, columns.response_key),

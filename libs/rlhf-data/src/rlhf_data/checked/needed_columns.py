@@ -1,4 +1,5 @@
-"""Columns of rows that components need, looked for before a run starts: a misspelled one would fail each sample."""
+"""Columns that components need and that options name, looked for before a run starts: each row would lack a misspelled
+one."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from rlhf_config.checks.data_files import split_name
+from rlhf_config.checks.named_columns import NamedColumns
 from rlhf_config.common import HeldOutRows
 from rlhf_config.layers import Layer, merge
 from rlhf_config.problems import Labels
@@ -15,11 +17,13 @@ from rlhf_config.resolved import ResolvedOptions, Selection
 from rlhf_config.run import PromptData
 from rlhf_core.errors import ConfigError
 
+from ..forms.form import RowKind
 from ..forms.formed_source import LOOKED_AT
 from ..forms.opened_sets import OpenedSets
-from ..forms.recognizing import FormedSet
+from ..forms.recognizing import FormedSet, formed
 from ..rows import BadRow, PromptFormat, RowProblem, lines_of
 from ..source import Row, Source, Unreadable
+from ..sources import open_source
 from .columns_there import are_here, has_column, has_value, missing
 
 _RESPONSE = "The response is {!r} here, a text: call the parameter so."
@@ -99,9 +103,6 @@ def _check_rows(
     max_samples: int | None,
 ) -> None:
     """Refuse a reward that ends the run at rows which it cannot score.
-
-    Args:
-        option: option that names the sets.
 
     Raises:
         ConfigError: names the first of these rows.
@@ -192,3 +193,40 @@ def _problem(
         f"{label}: {selection.name} reads the column {column!r}, which no row of {lacking.sets} has.{hint}\n"
         f"  Columns: {lacking.columns}. Name one of them, or add this one to the rows."
     )
+
+
+def check_named_columns(named: Sequence[NamedColumns], layers: Sequence[Layer]) -> None:
+    """Refuse an option that names a column which no row of its sets has, neither as it is written nor in the form in
+    which it is read.
+
+    Rows are read up to the first one that has the column. Nothing is downloaded: where a set is a hub's, the run finds
+    it out.
+
+    Raises:
+        ConfigError: names the option, the column and the columns that there are.
+        DataError: a set cannot be read.
+    """
+    labels = Labels(merge(layers))
+    for one in named:
+        if not are_here(one.sets):
+            continue
+        sources = [
+            open_source(split_name(entry)[1], split=one.split, name=split_name(entry)[0])
+            for entry in one.sets
+        ]
+        for option, column in one.columns:
+            if not any(
+                has_column(source, column) or _makes(source, one, column) for source in sources
+            ):
+                lacking = missing(column, sources)
+                raise ConfigError(
+                    f"{labels(option)} {column}: no row of {lacking.sets} has the column {column!r}.{lacking.near}\n"
+                    f"  Columns: {lacking.columns}. Name one of them, or add this one to the rows.",
+                    code="data/missing-column",
+                )
+
+
+def _makes(source: Source, named: NamedColumns, column: str) -> bool:
+    """Return whether rows have a column once they are read in their form."""
+    found = formed(source, named.section, tuple(RowKind), option=named.option, says=False)
+    return found.source is not source and has_column(found.source, column)

@@ -6,14 +6,7 @@ from rlhf_core.batch.task import Message
 
 from ..forms.form import RowKind
 from ..learned.labeled import label_of
-from ..learned.messages import (
-    answer_of,
-    answers_in,
-    conversation_of,
-    text_of,
-    value_of,
-    with_system_prompt,
-)
+from ..learned.messages import answer_of, answers_in, conversation_of, text_of, value_of
 from ..learned.options import (
     ConversationColumns,
     LabeledColumns,
@@ -25,7 +18,7 @@ from ..learned.pairs import answer_texts, are_texts, margin_of, pair_conversatio
 from ..learned.steps import labels_of, steps_of
 from ..learned.weights import check_judged, learned_answers, without_weights
 from ..row_images import RowImages
-from ..rows import Prompt, PromptFormat, RowProblem
+from ..rows import Prompt, PromptFormat, RowProblem, with_system_prompt
 from ..source import Row
 
 

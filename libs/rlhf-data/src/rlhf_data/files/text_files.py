@@ -17,8 +17,7 @@ from typing import Any
 from rlhf_core.errors import DataError
 from rlhf_core.outside.json_reader import MAX_DEPTH, require_shallow
 
-from ..source import Row, Source, Unreadable, code_of, row_error
-from .encoding import AS_UTF8
+from ..source import AS_UTF8, Row, Source, Unreadable, code_of, row_error
 from .layouts import refuse_other_layout
 
 _BOM = b"\xef\xbb\xbf"
@@ -78,11 +77,6 @@ class JsonLines:
         return len(self._line_numbers)
 
     def row(self, index: int) -> Row:
-        """Return a readable row.
-
-        Raises:
-            DataError: the file was changed, or the line is not a JSON object.
-        """
         start, end = self._starts[index], self._starts[index + 1]
         if self._read_stamp() != self._stamp:
             raise DataError(
@@ -95,7 +89,6 @@ class JsonLines:
         return row
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
-        """Yield all rows in order."""
         with open(self._content, "rb") as file:
             for line in _without_bom(file):
                 if line.strip():
@@ -139,22 +132,15 @@ class JsonArray:
         return len(self._rows)
 
     def row(self, index: int) -> Row:
-        """Return a readable row.
-
-        Raises:
-            DataError: the entry is not a JSON object.
-        """
         row = self._rows[index]
         if isinstance(row, Unreadable):
             raise row_error(self.where(index), row)
         return row
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
-        """Yield all rows in order."""
         yield from self._rows
 
     def where(self, index: int) -> str:
-        """Return ``file:line`` of the entry's first line, counted from 1."""
         return f"{self._path}:{self._line_numbers[index]}"
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from rlhf_core.errors import DataError
 
-from ..source import MAX_CHARACTERS, Row, Unreadable, row_error
-from .encoding import AS_UTF8
+from ..source import AS_UTF8, MAX_CHARACTERS, Row, Unreadable, row_error
 
 TEXT = "text"
 """The column of the rows."""
@@ -54,22 +53,15 @@ class TextFile:
         return len(self._line_numbers)
 
     def row(self, index: int) -> Row:
-        """Return a row, whose column ``text`` has its text.
-
-        Raises:
-            DataError: it is not UTF-8.
-        """
         row = self._read(index)
         if isinstance(row, Unreadable):
             raise row_error(self.where(index), row)
         return row
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
-        """Yield all rows in order."""
         return map(self._read, range(len(self)))
 
     def where(self, index: int) -> str:
-        """Return ``file:line`` of the row's first line, counted from 1."""
         return f"{self._path}:{self._line_numbers[index]}"
 
     def _read(self, index: int) -> Row | Unreadable:

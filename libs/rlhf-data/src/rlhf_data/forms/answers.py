@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 from ..rows import RowProblem
-from ..source import Row
+from ..source import Row, is_list
 from .chats import (
     ASSISTANT,
     LABEL,
@@ -98,9 +98,7 @@ def has_text(row: Row) -> bool:
 
 def has_steps(row: Row) -> bool:
     """Return whether a row is a prompt with a list of steps and a list of labels, which may be JSON text."""
-    return has_prompt(row) and all(
-        _is_list(as_list(row.get(name))) for name in (STEPS, STEP_LABELS)
-    )
+    return has_prompt(row) and all(is_list(as_list(row.get(name))) for name in (STEPS, STEP_LABELS))
 
 
 def is_alpaca(row: Row) -> bool:
@@ -223,7 +221,7 @@ def verl_answer(row: Row) -> Row:
 def has_history(row: Row) -> bool:
     """Return whether a row has a list of earlier turns before its prompt; any other value does not count."""
     value = row.get(HISTORY)
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes) and len(value) > 0
+    return is_list(value) and len(value) > 0
 
 
 def earlier(history: object) -> list[dict[str, Any]]:
@@ -237,7 +235,7 @@ def earlier(history: object) -> list[dict[str, Any]]:
         return []
     if is_chat(history):
         return [dict(message) for message in history]
-    if not _is_list(history) or not all(map(_is_pair, history)):
+    if not is_list(history) or not all(map(_is_pair, history)):
         raise RowProblem(
             "bad history",
             f"column {HISTORY!r}: expected a list of questions with their answers, got {history!r:.60}",
@@ -278,9 +276,5 @@ def _text(row: Row, name: str) -> str:
     return value
 
 
-def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes | Mapping)
-
-
 def _is_pair(value: object) -> bool:
-    return _is_list(value) and len(value) == 2 and all(isinstance(text, str) for text in value)
+    return is_list(value) and len(value) == 2 and all(isinstance(text, str) for text in value)

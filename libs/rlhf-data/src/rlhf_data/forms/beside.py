@@ -12,7 +12,7 @@ from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 from ..chat.template.pieces import function_of
 from ..rows import RowProblem
-from ..source import Row, Source, Unreadable
+from ..source import Row, Source, Unreadable, is_list
 from .answers import HISTORY, INSTRUCTION, PROMPT, earlier, has_history, has_prompt
 from .chats import MESSAGES, USER, chat_column, has_system, is_chat, with_system
 from .pairs import CHOSEN, REJECTED
@@ -55,9 +55,6 @@ def with_system_column(row: Row, keys: Mapping[str, str]) -> Row:
 
     A prompt that is text becomes a message of the user, since a system message makes it a chat.
 
-    Args:
-        keys: options that name columns -> our own columns, of the row's form.
-
     Raises:
         RowProblem: there is another system message.
     """
@@ -83,11 +80,7 @@ def with_system_column(row: Row, keys: Mapping[str, str]) -> Row:
 
 
 def warn_of_tools(source: Source, option: str) -> None:
-    """Warn that the first rows of prompts have tools that the policy will not see.
-
-    Args:
-        option: option that names the source.
-    """
+    """Warn that the first rows of prompts have tools that the policy will not see."""
     for index, row in enumerate(islice(source.scan(), LOOKED_AT)):
         if not isinstance(row, Unreadable) and is_chat(row.get(PROMPT)) and _has_tools(row):
             log.warning(
@@ -112,8 +105,4 @@ def _has_tools(row: Row) -> bool:
             value = parse_json(value)
         except BrokenJson:
             return False
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str | bytes)
-        and any(function_of(tool).get("name") for tool in value)
-    )
+    return is_list(value) and any(function_of(tool).get("name") for tool in value)

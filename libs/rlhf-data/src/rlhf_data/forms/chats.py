@@ -10,7 +10,7 @@ from rlhf_core.outside.json_reader import parse_json
 
 from ..chat.parsing.families import THOUGHTS
 from ..rows import RowProblem
-from ..source import Row
+from ..source import Row, is_list
 
 COLUMNS = ("messages", "conversations", "conversation")
 """Columns that may hold a conversation; the first one that does is read."""
@@ -216,8 +216,7 @@ def _is_text(value: object) -> bool:
 
 def _is_list(value: object, *keys: str) -> bool:
     return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str | bytes)
+        is_list(value)
         and len(value) > 0
         and all(isinstance(entry, Mapping) and all(key in entry for key in keys) for entry in value)
     )

@@ -1,8 +1,10 @@
-"""One form of rows: its name, how rows of it are told, what they are for, and the way to our own columns."""
+"""One form of rows: its name, how rows of it are told, the commands that learn from them, and the way to our own
+columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -21,6 +23,32 @@ class RowKind(StrEnum):
     PAIRS = "preference pairs"
     JUDGED = "answers with labels"
     STEPS = "solutions with labels of their steps"
+
+
+COMMANDS: Mapping[RowKind, tuple[str, ...]] = {
+    RowKind.PROMPTS: ("rlhf generate", "rlhf train --reward NAME"),
+    RowKind.CONVERSATIONS: ("rlhf sft",),
+    RowKind.RESPONSES: ("rlhf sft",),
+    RowKind.TEXTS: ("rlhf sft",),
+    RowKind.PAIRS: ("rlhf dpo", "rlhf rm"),
+    RowKind.JUDGED: ("rlhf dpo --preference.loss kto",),
+    RowKind.STEPS: ("rlhf prm",),
+}
+"""Kind -> commands that are for it, the usual one first."""
+
+
+def commands_for(
+    kind: RowKind, specs: Sequence[str], *, model: str = "MODEL", options: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return whole command lines for sets of this kind.
+
+    Args:
+        specs: the sets as the user wrote them.
+        model: the model's path.
+        options: further words of the command line.
+    """
+    words = shlex.join(["--model", model, "--data", *specs, *options])
+    return tuple(f"{command} {words}" for command in COMMANDS[kind])
 
 
 def unchanged(row: Row) -> Row:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 
 from rlhf_config.checks.data_files import split_name
+from rlhf_config.common import HeldOutRows
+from rlhf_config.prompts import RowSets
 from rlhf_config.run import RunConfig
 
 from ..sources import open_source
@@ -16,6 +19,27 @@ from .recognizing import FormedSet, formed
 
 ColumnsT = TypeVar("ColumnsT", bound=BaseModel)
 PROMPTS = (RowKind.PROMPTS,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedSets:
+    """Sets that an option names."""
+
+    option: str
+    """Path of the option, for messages."""
+    entries: Sequence[str]
+    """Its value: files, folders and hub names, each as it is or as ``NAME=PATH``."""
+    split: str
+    """Split of folders and hub sets that have several."""
+    max_samples: int | None
+    """Number of rows that are used of each, the first ones; None: all."""
+
+    @classmethod
+    def of(cls, option: str, entries: Sequence[str], options: RowSets | HeldOutRows) -> Self:
+        """Return sets of an option, with the split and the number of rows that stand beside it."""
+        return cls(
+            option=option, entries=entries, split=options.split, max_samples=options.max_samples
+        )
 
 
 class OpenedSets:

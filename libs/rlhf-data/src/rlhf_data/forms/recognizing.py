@@ -16,8 +16,7 @@ from ..reading_log import log
 from ..source import Row, Source
 from .beside import TOOLS
 from .chats import decoded
-from .commands import commands_for
-from .form import DataForm, RowKind
+from .form import DataForm, RowKind, commands_for
 from .formed_source import FormedRows, FormedSource, first_rows, with_names, without_label
 from .table import BY_NAME, FORMS
 
@@ -177,12 +176,7 @@ def check_name(name: str | None) -> FormName | None:
 
 
 def say_form(name: str, num_columns: int, option: str, spec: str) -> None:
-    """Log the line that says at the start of a run how the rows of a set are read.
-
-    Args:
-        name: that of the form.
-        num_columns: number of the columns of the first rows, as they are in the file.
-    """
+    """Log the line that says at the start of a run how the rows of a set are read."""
     columns = "column" if num_columns == 1 else "columns"
     option = option.removesuffix(".train")
     log.info("%s: %s, %d %s (%s)", option, BY_NAME[name].title, num_columns, columns, spec)
@@ -237,7 +231,8 @@ def _refuse_others(
     if form is None or any(form.is_part_of(one) for one in FORMS if one.kind in kinds):
         return
     way_out = "name the columns (--data.prompt_key COLUMN, ...)"
-    as_own = _without_label(rows, kinds)
+    # The form that the rows would have without their label.
+    as_own = _recognized([*map(without_label, rows)], {}, kinds)
     if RowKind.PROMPTS in kinds and form.prompt is not None:
         way_out = f"add --data.form {form.name} to take their prompts alone, or {way_out}"
     elif as_own is not None:
@@ -247,11 +242,6 @@ def _refuse_others(
         f"{_commands(form, spec)}\n  To read them here, {way_out}.",
         code="data/other-form",
     )
-
-
-def _without_label(rows: Sequence[Row], kinds: Sequence[RowKind]) -> DataForm | None:
-    """Return the form that the first rows would have without their label; it can be asked for."""
-    return _recognized([*map(without_label, rows)], {}, kinds)
 
 
 def _listed(kinds: Iterable[RowKind]) -> str:

@@ -11,7 +11,7 @@ from ..chat.renderer import TokenizerRenderer
 from ..forms.form import RowKind
 from ..prompts import check_plain, plain_prompt, renderer_of_row
 from ..row_images import RowImages
-from ..rows import RowProblem
+from ..rows import PromptFormat, RowProblem, with_system_prompt
 from ..source import Row
 from .chat_spans import ChatSpans
 from .learned_text import LearnedText, plain_text
@@ -24,7 +24,6 @@ from .messages import (
     text_of,
     tools_of,
     value_of,
-    with_system_prompt,
 )
 from .options import ConversationColumns, LabeledColumns, PromptColumns, SequenceOptions
 from .row_loader import RowLoader
@@ -47,12 +46,9 @@ class AnswerTexts:
     """
 
     def __init__(
-        self,
-        columns: PromptColumns,
-        renderer: TokenizerRenderer,
-        own_words: Sequence[str] = (),
+        self, columns: PromptColumns, renderer: TokenizerRenderer, own_words: Sequence[str] = ()
     ) -> None:
-        self.format = columns.prompt_format()
+        self.format = PromptFormat.of(columns)
         self._renderer = renderer
         self._own_words = frozenset(own_words)
         self._chats: dict[TokenizerRenderer, ChatSpans] = {}
@@ -125,7 +121,6 @@ class Conversations:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that are read."""
         names, tools = self._columns, self._columns.tools_key
         found = (
             (*self._answers.format.columns, names.response_key)
@@ -141,7 +136,6 @@ class Conversations:
         return self._answers.format.columns if key is None else (key,)
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
-        """Return the conversation's rendering."""
         key, tools_key = self._columns.messages_key, self._columns.tools_key
         if key is None:
             if not self._is_judged and not isinstance(
@@ -160,7 +154,6 @@ class Conversations:
         return [self._answers.chats(row).find(messages, learned, tools_of(row, tools_key))]
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
-        """Return the one sequence."""
         return [cut_to(tokens[0], self._options)]
 
 
@@ -176,14 +169,12 @@ class TextPieces:
         self.max_tokens: int | None = None
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
-        """Return the text."""
         text = text_of(row, self._key, "text_key")
         check_plain(row, self._renderer)
         images.prompt(row, text)  # refuses images, which have no place in a plain text
         return [plain_text(self._renderer.texts.text(text))]
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
-        """Return the pieces of the text."""
         return pieces_of(tokens[0].token_ids, self._options.max_length)
 
 

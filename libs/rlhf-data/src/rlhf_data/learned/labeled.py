@@ -33,12 +33,10 @@ class LabeledAnswers:
         self.max_tokens = self._conversations.max_tokens
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
-        """Return the conversation's rendering."""
         label_of(row, self._label_key)
         return self._conversations.texts(row, images)
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
-        """Return the one sequence, with its label."""
         label = float(label_of(row, self._label_key))
         return [replace(one, reward=label) for one in self._conversations.sequences(row, tokens)]
 
@@ -53,8 +51,7 @@ def label_of(row: Row, key: str) -> bool:
     truth = truth_of(label)
     if truth is None:
         raise RowProblem(
-            "bad label",
-            f"column {key!r}: expected true or false, or 1 or 0; got {label!r:.60}",
+            "bad label", f"column {key!r}: expected true or false, or 1 or 0; got {label!r:.60}"
         )
     return truth
 

@@ -47,8 +47,3 @@ def plain_text(text: ControlText, start: int = 0) -> LearnedText:
         active=text.active,
         inert=text.inert,
     )
-
-
-def squeezed(text: str) -> str:
-    """Return a text without its blanks, for comparisons up to blanks."""
-    return "".join(text.split())

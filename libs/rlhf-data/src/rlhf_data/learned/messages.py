@@ -11,14 +11,8 @@ from rlhf_core.outside.json_reader import parse_json
 
 from ..advice import near_answer, way_to_text
 from ..forms.chats import ROLES as OTHERS
-from ..rows import (
-    MISSING_COLUMN,
-    RowProblem,
-    check_not_printed,
-    check_text,
-    read_messages,
-)
-from ..source import Row, filled_columns, hint_of_printed
+from ..rows import RowProblem, check_not_printed, check_text, no_column, read_messages
+from ..source import Row, hint_of_printed, is_list
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of messages; a data set with others (``human``, ``gpt``) has to be rewritten."""
@@ -30,17 +24,12 @@ TOOL = "tool"
 def value_of(row: Row, key: str, option: str) -> Any:
     """Return the value of a column.
 
-    Args:
-        option: option that names the column, for the message.
-
     Raises:
         RowProblem: the row has no such column, or nothing in it.
     """
     if key not in row:
-        raise RowProblem(
-            MISSING_COLUMN,
-            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.{option}"
-            f"{near_answer(row, option)}{hint_of_printed(row)}",
+        raise no_column(
+            row, key, f"Set --data.{option}{near_answer(row, option)}{hint_of_printed(row)}"
         )
     if row[key] is None:
         raise RowProblem("empty", f"column {key!r} is null")
@@ -77,13 +66,10 @@ def answer_of(row: Row, key: str, option: str) -> str:
 def conversation_of(value: object, key: str, *, parts: bool = False) -> tuple[Message, ...]:
     """Return the messages of a column: roles that are known, and contents that are text.
 
-    Args:
-        parts: contents may have images; see ``check_chat``.
-
     Raises:
         RowProblem: the value is not a list of such messages.
     """
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+    if not is_list(value):
         raise RowProblem(
             "wrong type",
             f"column {key!r}: expected a list of chat messages, got {type(value).__name__}"
@@ -147,33 +133,10 @@ def _is_text(part: object) -> bool:
 def _with_plain_answer(message: Message) -> Message:
     """Return a message of the assistant whose content is a list of texts with the text alone."""
     content = message.get("content")
-    if (
-        message["role"] == ASSISTANT
-        and isinstance(content, Sequence)
-        and not isinstance(content, str | bytes)
-        and all(map(_is_text, content))
-    ):
+    if message["role"] == ASSISTANT and is_list(content) and all(map(_is_text, content)):
         texts = [part if isinstance(part, str) else part["text"] for part in content]
         return {**message, "content": "".join(texts)}
     return message
-
-
-def with_system_prompt(
-    messages: tuple[Message, ...], system_prompt: str | None
-) -> tuple[Message, ...]:
-    """Return the messages with the system prompt before them, if there is one.
-
-    Raises:
-        RowProblem: the messages already have a system prompt.
-    """
-    if system_prompt is None:
-        return messages
-    if messages[0]["role"] == "system":
-        raise RowProblem(
-            "two system prompts",
-            "the messages start with a system message already; leave out --data.system_prompt",
-        )
-    return ({"role": "system", "content": system_prompt}, *messages)
 
 
 def answers_in(messages: Sequence[Message], *, start: int = 0) -> tuple[int, ...]:
@@ -215,10 +178,7 @@ def tools_of(row: Row, key: str | None) -> list[dict[str, Any]] | None:
     if key is None:
         return None
     if key not in row:
-        raise RowProblem(
-            MISSING_COLUMN,
-            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.tools_key",
-        )
+        raise no_column(row, key, "Set --data.tools_key")
     value = row[key]
     try:
         if isinstance(value, str):

@@ -6,29 +6,13 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_config.common import (
-    CONTROL_WORDS,
-    FORM,
-    TEMPLATE_KWARGS,
-    TOKEN_CACHE,
-    FormName,
-    TemplateVariables,
-)
-from rlhf_core.component import Config
-from rlhf_core.contracts.executor import ControlWordUse
-
-from ..rows import PromptFormat
+from rlhf_config.common import TOKEN_CACHE
+from rlhf_config.prompts import PromptForm, RowSets
 
 
-class SequenceOptions(Config):
+class SequenceOptions(RowSets):
     """Options by which rows become sequences."""
 
-    split: str = Field(
-        "train", description="split to read from folders and hub sets that have several"
-    )
-    max_samples: int | None = Field(
-        None, ge=1, description="number of rows to use, the first ones of each set; unset: all rows"
-    )
     max_length: int = Field(
         2048, ge=2, description="largest number of tokens of a sequence, including the prompt"
     )
@@ -37,52 +21,16 @@ class SequenceOptions(Config):
         description="refuse: a longer sequence is a bad row; truncate: it loses its end, and is a bad row if no "
         "learned token is left",
     )
-    on_bad_row: Literal["fail", "skip"] = Field(
-        "fail",
-        description="what happens at a bad row: fail ends the command before anything is built; skip leaves the row "
-        "out and counts it",
-    )
-    control_words: ControlWordUse = Field("text", description=CONTROL_WORDS)
-    chat_template_kwargs: TemplateVariables = Field(
-        default_factory=dict, description=TEMPLATE_KWARGS
-    )
     cache: str = Field("off", min_length=1, description=TOKEN_CACHE)
 
 
-class PromptColumns(Config):
+class PromptColumns(PromptForm):
     """Columns of a prompt, as ``data.*`` of a run has them."""
 
-    form: FormName | None = Field(None, description=FORM)
-    prompt_key: str = Field(
-        "prompt", description="column with the prompt, which is text or a list of chat messages"
-    )
-    template: str | None = Field(
+    tools_key: str | None = Field(
         None,
-        description="format string that makes the prompt from the row's columns, such as 'Q: {question}\\nA:'; "
-        "unset: the prompt is the column prompt_key",
+        description="column with the tools of a chat: JSON schemas, as a list, a list of JSON texts, or as JSON text",
     )
-    chat: bool = Field(
-        False,
-        description="turn each text prompt into a user message, which the model's chat template renders; false: the "
-        "prompt stays plain text",
-    )
-    system_prompt: str | None = Field(
-        None,
-        description="system message before each conversation; needs prompts that are messages, or chat = true",
-    )
-
-    def prompt_format(self) -> PromptFormat:
-        """Return the format of the prompts.
-
-        Raises:
-            DataError: the template is malformed, or the system prompt has no place in a plain-text prompt.
-        """
-        return PromptFormat(
-            prompt_key=self.prompt_key,
-            template=self.template,
-            system_prompt=self.system_prompt,
-            chat=self.chat,
-        )
 
 
 class ConversationColumns(PromptColumns):
@@ -97,10 +45,6 @@ class ConversationColumns(PromptColumns):
     text_key: str | None = Field(
         None,
         description="column with plain text for continued pre-training, instead of prompt and response; unset: none",
-    )
-    tools_key: str | None = Field(
-        None,
-        description="column with the tools of a chat: JSON schemas, as a list, a list of JSON texts, or as JSON text",
     )
     learn: Literal["all", "last"] = Field(
         "all", description="learn all turns of the assistant, or the last one only"
@@ -126,10 +70,6 @@ class LabeledColumns(PromptColumns):
     messages_key: str | None = Field(
         None, description="column with whole conversations, whose last assistant turn was judged"
     )
-    tools_key: str | None = Field(
-        None,
-        description="column with the tools of a chat: JSON schemas, as a list, a list of JSON texts, or as JSON text",
-    )
     label_key: str = Field(
         "label", description="column with true or 1 for a good answer, else false or 0"
     )
@@ -150,10 +90,6 @@ class PairColumns(PromptColumns):
         None,
         description="column with a number that says how much better the preferred answer is; unset: no margin",
     )
-    tools_key: str | None = Field(
-        None,
-        description="column with the tools of a chat: JSON schemas, as a list, a list of JSON texts, or as JSON text",
-    )
 
 
 class StepLabelColumns(PromptColumns):
@@ -167,10 +103,6 @@ class StepLabelColumns(PromptColumns):
     )
     labels_key: str = Field(
         "labels", description="column with a label for each step: true or false, or from 0 to 1"
-    )
-    tools_key: str | None = Field(
-        None,
-        description="column with the tools of a chat: JSON schemas, as a list, a list of JSON texts, or as JSON text",
     )
     separator: str = Field(
         "\n",

@@ -14,23 +14,15 @@ from rlhf_core.batch.task import Message
 from rlhf_core.media.parts import references_in
 
 from ..chat.renderer import TokenizerRenderer
-from ..chat.template.pieces import texts_of
+from ..chat.template.pieces import squeezed, texts_of
 from ..forms.chats import apart, as_turns
 from ..forms.form import RowKind
 from ..row_images import RowImages
-from ..rows import RowProblem
+from ..rows import RowProblem, with_system_prompt
 from ..source import Row
 from .conversations import AnswerTexts
-from .learned_text import LearnedText, squeezed
-from .messages import (
-    ASSISTANT,
-    answer_of,
-    answers_in,
-    conversation_of,
-    tools_of,
-    value_of,
-    with_system_prompt,
-)
+from .learned_text import LearnedText
+from .messages import ASSISTANT, answer_of, answers_in, conversation_of, tools_of, value_of
 from .options import PairColumns, SequenceOptions
 from .row_loader import RowLoader
 from .sequences import LearnedSequence, cut_to, max_tokens_of
@@ -51,7 +43,6 @@ class Pairs:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that are read."""
         names = self._columns
         optional = (names.margin_key, names.tools_key)
         return (
@@ -63,7 +54,6 @@ class Pairs:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Names of those that ask."""
         return self._answers.format.columns
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
@@ -86,7 +76,6 @@ class Pairs:
         return texts
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
-        """Return both sequences."""
         aligned = _with_one_prompt(*tokens)
         chosen, rejected = (cut_to(one, self._options) for one in aligned)
         if np.array_equal(chosen.token_ids, rejected.token_ids):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress, islice
 from typing import Generic, Protocol, TypeVar
 
@@ -30,7 +31,7 @@ from .learned_text import LearnedText
 from .options import PromptColumns, SequenceOptions
 from .sequences import LearnedSequence
 from .sets.gathered import Gathered, LearnedRows, MadeRow
-from .sets.token_cache import TokenCache, folder_of, key_of
+from .sets.token_cache import EntryWriter, TokenCache, folder_of, key_of
 from .tokens import LearnedTokens, RowTokenizer
 from .weights import check_row
 
@@ -79,7 +80,6 @@ class Reading(Generic[ColumnsT]):
     columns: ColumnsT
     """Columns as the options name them."""
     kinds: tuple[RowKind, ...]
-    """Kinds of rows that are read."""
     form: Callable[[ColumnsT], RowForm]
     """Maker of the way from a row to its sequences, from the columns that the rows of a set have."""
     also: tuple[str, ...] = ()
@@ -98,21 +98,13 @@ def read_rows(
     """Return the rows of some sets as columns: in memory, or in files of the folder ``options.cache``, which are mapped
     into memory. Rows with images are in memory, since the images are in a store of the run's own.
 
-    Args:
-        sets: files, folders or hub names, each as it is or as ``NAME=PATH``.
-        columns: options with the names of the columns, of which ``form`` was made.
-        option: option that names the sets, for messages.
-        images: reader of the rows' images; None: the model reads text alone.
-        side: rows to read where a share of them is held out.
-
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), or no row is left.
     """
+    gather = partial(_gather, sets, reading, tokenizer, options, option, images, side)
     folder = folder_of(options.cache) if images is None else None
     if folder is None:
-        gathered = Gathered()
-        _gather(gathered, sets, reading, tokenizer, options, option, images, side)
-        gathered.check(options, option, side)
+        gathered = gather()
         check_seen(images, option, gathered.seen)
         return gathered.rows(option)
     kinds = ",".join(reading.kinds)
@@ -140,9 +132,7 @@ def read_rows(
     with writing(f"{folder}, the cache of tokens,", advice=advice):
         writer = entry.writer()
         try:
-            gathered = Gathered(writer)
-            _gather(gathered, sets, reading, tokenizer, options, option, images, side)
-            gathered.check(options, option, side)
+            gathered = gather(writer)
             if not side.is_evaluated:
                 gathered.say_unread(option)
             stored = writer.keep(gathered.account())
@@ -153,7 +143,6 @@ def read_rows(
 
 
 def _gather(
-    gathered: Gathered,
     sets: Sequence[str],
     reading: Reading[ColumnsT],
     tokenizer: RowTokenizer,
@@ -161,9 +150,10 @@ def _gather(
     option: str,
     images: ImageReader | None,
     side: Side,
-) -> None:
-    """Read the rows of all sets, a batch at a time."""
-    start = 0
+    writer: EntryWriter | None = None,
+) -> Gathered:
+    """Return the rows of all sets, which are read a batch at a time."""
+    gathered, start = Gathered(writer), 0
     for entry in sets:
         name, spec = split_name(entry)
         opened = open_source(spec, split=options.split, name=name)
@@ -180,6 +170,8 @@ def _gather(
             made = made_rows(batch, form, tokenizer, own_images)
             gathered.add(source, start, batch, noted(made, source, form, own_images))
         start += len(source)
+    gathered.check(options, option, side)
+    return gathered
 
 
 def _wanted(

@@ -24,7 +24,6 @@ class RowLoader(Generic[ColumnsT]):
     form: Callable[[ColumnsT, SequenceOptions, TokenizerRenderer], RowForm]
     """Maker of the way from a row to its sequences, from the columns that the rows of a set have."""
     kinds: tuple[RowKind, ...]
-    """Kinds of rows that are read."""
 
     def __call__(
         self,

@@ -8,9 +8,9 @@ from typing import Any
 
 from rlhf_core.batch.task import Message
 
-from ..chat.template.pieces import THOUGHT_FIELDS, function_of
+from ..chat.template.pieces import THOUGHT_FIELDS, function_of, squeezed
 from ..rows import RowProblem
-from .learned_text import Span, squeezed
+from .learned_text import Span
 from .messages import ASSISTANT
 from .skeleton import thought_word
 

@@ -15,7 +15,7 @@ from ..forms.form import RowKind
 from ..prompts import check_plain
 from ..row_images import RowImages
 from ..rows import RowProblem, check_text
-from ..source import Row
+from ..source import Row, is_list
 from .conversations import AnswerTexts
 from .learned_text import LearnedText, Span, plain_text
 from .messages import text_of, value_of
@@ -42,7 +42,6 @@ class StepLabels:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that are read."""
         names = self._columns
         if names.text_key is not None:
             return (names.text_key, names.labels_key)
@@ -79,7 +78,6 @@ class StepLabels:
         return [replace(made, spans=spans, is_ended=False)]
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
-        """Return the one sequence, with the labels of the steps that it has."""
         (one,) = tokens
         if one.overhang[:, 1].any():
             number = int(np.flatnonzero(one.overhang[:, 1])[0]) + 1
@@ -140,7 +138,7 @@ def _list_of(row: Row, key: str, option: str, what: str) -> list[Any]:
         RowProblem: the column has no list.
     """
     value = as_list(value_of(row, key, option))
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+    if not is_list(value):
         way = ", which is no JSON; write the list with json.dumps" if isinstance(value, str) else ""
         raise RowProblem(
             "wrong type",

@@ -20,8 +20,9 @@ from rlhf_core.media.spans import MediaSpan
 
 from ..chat.control_words import ControlText
 from ..chat.renderer import TokenizerRenderer
+from ..chat.template.pieces import squeezed
 from ..rows import RowProblem
-from .learned_text import LearnedText, squeezed
+from .learned_text import LearnedText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

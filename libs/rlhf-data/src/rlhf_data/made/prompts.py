@@ -18,8 +18,7 @@ from ..forms.table import BY_NAME
 from ..prompts import length_problem, tokenize_rows
 from ..row_images import RowImages, media_of, missing_images
 from ..rows import PromptFormat, RowProblem
-from ..source import Unreadable, filled_columns, row_error
-from .rows import Row
+from ..source import Row, Unreadable, filled_columns, row_error
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +76,6 @@ class PromptReader:
         """Rows so far, while none had an image; None: one had, or there was a warning."""
 
     def has_prompt(self, row: Row) -> bool:
-        """Return whether a row has a prompt."""
         return self._every or PROMPT in row
 
     def read(self, row: Row, where: str) -> MadePrompt:

@@ -14,8 +14,9 @@ from typing import Any, Protocol, cast
 from rlhf_core.errors import DataError, RLHFError
 
 from ..arrow_rows import rows_as_written
+from ..rows import shown_value
+from ..source import Row
 
-Row = Mapping[str, Any]
 KEY = "key"
 """Column of a row that names its task, unique in the split."""
 KEPT = 4096
@@ -38,12 +39,7 @@ class MadeRows(Protocol):
 
 
 class CountedRows:
-    """Rows that have a length.
-
-    Args:
-        where: words for messages: the environment and the split.
-        limit: number of rows to use, from the first; None: all.
-    """
+    """Rows that have a length."""
 
     def __init__(self, rows: Sequence[Row], where: str, limit: int | None = None) -> None:
         self._rows = rows
@@ -64,12 +60,7 @@ class CountedRows:
 
 
 class StreamedRows:
-    """Rows that are read in order, from the start again after their end.
-
-    Args:
-        read: function that gives the rows from the start, the same ones at each call.
-        where: words for messages: the environment and the split.
-    """
+    """Rows that are read in order, from the start again after their end."""
 
     def __init__(self, read: Callable[[], Iterable[Row]], where: str) -> None:
         self._read_rows = read
@@ -133,7 +124,7 @@ def made_rows(read: Callable[[], Iterable[Row]], where: str, limit: int | None =
     rows: Any = rows_as_written(_guarded(where, read, KeyError))
     if not isinstance(rows, Iterable) or isinstance(rows, Mapping | str | bytes):
         raise DataError(
-            f"{where}: expected a sequence or an iterable of rows, got {_shown(rows)}",
+            f"{where}: expected a sequence or an iterable of rows, got {shown_value(rows)}",
             code="data/not-rows",
         )
     if hasattr(rows, "__len__") and hasattr(rows, "__getitem__"):
@@ -151,13 +142,13 @@ def _checked(row: Any, where: str, number: int) -> Row:
     """Return a row if it is one."""
     if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
         raise DataError(
-            f"{where}, task {number}: expected a row, a mapping from names to values; got {_shown(row)}",
+            f"{where}, task {number}: expected a row, a mapping from names to values; got {shown_value(row)}",
             code="data/row-no-mapping",
         )
     key = row.get(KEY, "")
     if not isinstance(key, str | int) or isinstance(key, bool):
         raise DataError(
-            f"{where}, task {number}: expected text or a whole number as its key, got {_shown(key)}",
+            f"{where}, task {number}: expected text or a whole number as its key, got {shown_value(key)}",
             code="data/task-key",
         )
     return row
@@ -186,8 +177,3 @@ def _guarded(where: str, read: Any, passed: type[Exception] = RLHFError) -> Any:
             f"{where}: making them raised {type(error).__name__}: {error}",
             code="environment/tasks-raised",
         ) from error
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

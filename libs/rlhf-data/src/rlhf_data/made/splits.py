@@ -1,14 +1,20 @@
-"""Splits of environments as what a run reads: the parts of its training tasks, and its evaluation sets."""
+"""Tasks that no data set has, as a run reads them: parts of training tasks and evaluation sets of the splits of
+environments, and tasks of a data source."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
+from rlhf_config.run import RunConfig
 from rlhf_core.errors import DataError
+from rlhf_core.media.reader import ImageReader
 
+from ..chat.renderer import TokenizerRenderer
+from ..source import Row
 from .prompts import PromptReader
-from .rows import MadeRows, Row, made_rows
+from .rows import MadeRows, made_rows
+from .source_rows import SourceRows
 from .tasks import MadePart, MadeTasks
 
 TRAIN = "train"
@@ -62,9 +68,6 @@ def evaluation_sets(
 ) -> dict[str, MadeTasks]:
     """Return the tasks of a split by environment, of those environments that have it.
 
-    Args:
-        limit: number of rows to use of each, from the first; None: all.
-
     Raises:
         DataError: a split is empty, has no end, or cannot be made.
     """
@@ -94,6 +97,19 @@ def _evaluated(makers: MakesRows, name: str, split: str, limit: int | None) -> M
                 code="data/too-many-tasks",
             )
     return rows
+
+
+def source_tasks(
+    run: RunConfig, rows: SourceRows, renderer: TokenizerRenderer, images: ImageReader | None = None
+) -> MadeTasks:
+    """Return the training tasks of a source's rows. An epoch has ``data.max_samples`` of them, or, if unset,
+    ``rollout.batch_size``."""
+    part = MadePart(environment="", share=1.0, rows=rows, dataset=TRAIN)
+    return MadeTasks(
+        [part],
+        run.data.max_samples or run.rollout.batch_size,
+        prompts=PromptReader(run.data, renderer, images, every=True),
+    )
 
 
 def _where(name: str, split: str) -> str:

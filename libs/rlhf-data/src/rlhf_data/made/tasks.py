@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from rlhf_core.batch.task import Task, Uid
 
 from ..mixing import epoch_order, interleaved
+from ..source import Row
 from .prompts import MadePrompt, PromptReader
-from .rows import MadeRows, Row
+from .rows import MadeRows
 from .source_rows import SourceRows
 
 MIXED = 1000
@@ -92,7 +93,6 @@ class MadeTasks:
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        """Indices of all tasks, ascending."""
         return np.arange(self._ends[-1], dtype=np.int64)
 
     @property

@@ -31,10 +31,6 @@ class Collecting:
 
     All ranks make the same calls in the same order. A parameter's *owner* is the rank that updates the whole
     parameter. A *round* is a list of parameters with different owners: the n-th is owned by rank n.
-
-    Args:
-        fragments: the fragments of this rank.
-        shapes: the shape of each whole parameter.
     """
 
     def __init__(
@@ -69,7 +65,7 @@ class Collecting:
         index = -1 if own is None else self._vector_of[own]
         count = len(vectors.get(index, ()))
         sent = [_parts(fragment, vectors) for fragment in self._fragments(names)]
-        received = self._swap(sent, [_length(holder) * count for holder in holders])
+        received = self._swap(sent, [holder.length * count if holder else 0 for holder in holders])
         if own is None:
             return Collected(index, [])
         whole = torch.empty(count, self._shapes[own].numel(), device=self._ranks.device)
@@ -138,7 +134,3 @@ class Collecting:
 def _parts(fragment: Fragment | None, vectors: Mapping[int, Sequence[Tensor]]) -> list[Tensor]:
     """Return a view of the fragment in each of its vectors."""
     return [] if fragment is None else [fragment.of(one) for one in vectors[fragment.vector]]
-
-
-def _length(fragment: Fragment | None) -> int:
-    return 0 if fragment is None else fragment.length

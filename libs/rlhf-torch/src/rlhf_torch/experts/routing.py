@@ -215,12 +215,7 @@ def open_routing(spec: RoleSpec, model: PreTrainedModel) -> Routing | None:
     if choices is not None and is_first:
         log.info(REPLAYS, spec.role, *choices.shape, choices.bytes_per_token)
     return Routing(
-        spec.role,
-        routers,
-        stacks,
-        coefficient=coefficient,
-        top_k=top_k_of(model),
-        choices=choices,
+        spec.role, routers, stacks, coefficient=coefficient, top_k=top_k_of(model), choices=choices
     )
 
 

@@ -42,7 +42,14 @@ GENERATION = "generation_config.json"
 log = logging.getLogger(__name__)
 
 
-def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_code: bool) -> None:
+def export_model(
+    model: RoleModel,
+    source: str,
+    folder: Path,
+    *,
+    trust_remote_code: bool,
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:
     """Write weights, config and the tokenizer of ``source`` into ``folder``, with all tokens that end a turn.
 
     Under an adapter the folder is the adapter's own (PEFT's), without the base. A value head is a file beside the
@@ -51,14 +58,19 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
     a sequence classifier: its head, config.json and tokenizer are there too. Beside a quantized base, which takes no
     adapter in, those files are all that is written. An image-text model without a classifier is written as itself, with
     the head as one tensor more.
+
+    Args:
+        weights: the weights of a model without an adapter by their Hugging Face names, where its own are not whole;
+            None: its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if model.head_name == SCORE_HEAD:
-        export_scorer(model, None, source, folder, trust_remote_code=trust_remote_code)
+        export_scorer(model, weights, source, folder, trust_remote_code=trust_remote_code)
         return
-    save_weights(model, folder)
+    save_weights(model, folder, weights)
     if model.value_head is not None:
-        head = {name: tensor.contiguous() for name, tensor in model.value_head.state_dict().items()}
+        # The file is float32 for every role; a backend may hold the head of a bfloat16 role in bfloat16.
+        head = {name: t.float().contiguous() for name, t in model.value_head.state_dict().items()}
         save_file(head, folder / VALUE_HEAD_FILE)
     learned = learned_end(model)
     copy_tokenizer(source, folder, trust_remote_code=trust_remote_code, learned=learned)
@@ -70,11 +82,7 @@ def save_weights(
     model: RoleModel, folder: Path, weights: Mapping[str, Tensor] | None = None
 ) -> None:
     """Write a model as Transformers does, or its adapter as PEFT does, beside the base's ``generation_config.json``:
-    neither of them writes it there, and who generates with the adapter has the ends of turns from it.
-
-    Args:
-        weights: those of a model without an adapter; None: its own.
-    """
+    neither of them writes it there, and who generates with the adapter has the ends of turns from it."""
     plain = model.lm.model
     if model.adapter is None:
         save_plain(plain, folder, weights)
@@ -113,13 +121,7 @@ def export_scorer(
     *,
     trust_remote_code: bool,
 ) -> None:
-    """Write a model with a score head as a sequence classifier of one label, see ``export_model``.
-
-    Args:
-        weights: the weights of a model without an adapter by their Hugging Face names, where its own are not whole;
-            None: its own.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a model with a score head as a sequence classifier of one label, see ``export_model``."""
     plain, head = model.lm.model, model.value_head
     assert head is not None
     own = None

@@ -89,10 +89,7 @@ def _is_rotary(module: nn.Module) -> bool:
 
 
 def compare_tables(
-    alone: list[tuple[str, Tensor]],
-    packed: list[tuple[str, Tensor]],
-    num_tokens: int,
-    family: str,
+    alone: list[tuple[str, Tensor]], packed: list[tuple[str, Tensor]], num_tokens: int, family: str
 ) -> None:
     """Compare the tables of a row's first sequence, of ``num_tokens`` tokens, with those that it gets alone.
 

@@ -101,9 +101,6 @@ def unpacking(path: str, load_options: Mapping[str, Any]) -> dict[str, Any]:
 def refuse_four_bits(spec: RoleSpec, load_options: Mapping[str, Any]) -> None:
     """Refuse a role that trains a folder whose weights stay in 4 bits without an adapter that holds them so.
 
-    Args:
-        load_options: arguments of ``from_pretrained`` of the role's adapter; empty where it has none.
-
     Raises:
         ConfigError: the folder holds weights in 4 bits, and the adapter does not.
     """
@@ -188,11 +185,7 @@ def _require_fp8(path: str, settings: Mapping[str, Any]) -> None:
 
 
 def _require_whole_blocks(
-    path: str,
-    name: str,
-    shape: tuple[int, ...],
-    grid: tuple[int, ...],
-    block: Sequence[int] | None,
+    path: str, name: str, shape: tuple[int, ...], grid: tuple[int, ...], block: Sequence[int] | None
 ) -> None:
     """Refuse a weight whose last rows or columns are a part of a block: Transformers divides each side evenly."""
     if block is None:

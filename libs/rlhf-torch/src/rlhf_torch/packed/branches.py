@@ -15,17 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from .attention import as_matmul_inputs
-from .packing import PackedLayout, prefers_materialized
-from .score_matrix import (
-    attention_in_parts,
-    materialized_attention,
-    tail_mask,
-)
+from .packing import PackedLayout, fused_attention, prefers_materialized
+from .score_matrix import attention_in_parts, materialized_attention, tail_mask
 from .shared_starts import Copies, lengths_of_kept
 
 
@@ -78,7 +73,6 @@ class BranchLayout:
         softcap: float | None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
         branches = zip(
             query.split(self._own, dim=2),
@@ -114,15 +108,8 @@ class BranchLayout:
         if prefers_materialized(query, length):
             return materialized_attention(query, key, value, self._mask(shape), scaling, None)
         is_causal = own == length and shape.window is None
-        return F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=None if is_causal else self._mask(shape),
-            is_causal=is_causal,
-            scale=scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
+        hidden = None if is_causal else self._mask(shape)
+        return fused_attention(query, key, value, scaling, hidden)
 
     def _mask(self, shape: _Shape) -> Tensor:
         """Return (m, T): True where the query may see the key; the last query is at the last key."""

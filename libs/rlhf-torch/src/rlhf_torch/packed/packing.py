@@ -66,10 +66,7 @@ class PackedLayout:
     """
 
     def __init__(
-        self,
-        offsets: Sequence[int] | Tensor,
-        device: torch.device,
-        blocks: Blocks | None = None,
+        self, offsets: Sequence[int] | Tensor, device: torch.device, blocks: Blocks | None = None
     ) -> None:
         self.blocks = blocks
         self.offsets = torch.as_tensor(offsets, dtype=torch.int64)
@@ -107,7 +104,6 @@ class PackedLayout:
         softcap: float | None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
         # A window that no sequence outgrows hides nothing, and the faster causal kernels may be taken.
         window = sliding_window if sliding_window and sliding_window < self.longest else None
@@ -122,7 +118,9 @@ class PackedLayout:
         # Every other way computes right-padded rows (b, T).
         query, key, value = (self._padded(part) for part in (query, key, value))
         if in_cudnn:
-            output = _cudnn_attention(query, key, value, scaling)
+            # Where cuDNN refuses, torch takes the next kernel in the list.
+            with sdpa_kernel(CUDNN_FIRST, set_priority=True):
+                output = fused_attention(query, key, value, scaling)
         elif sinks is not None or softcap is not None:
             mask = self._mask(window, ahead)
             output = attention_in_parts(query, key, value, mask, scaling, softcap, sinks)
@@ -133,15 +131,8 @@ class PackedLayout:
             if query.device.type == "cuda":
                 # No fused GPU kernel for float32 lets heads share keys, and torch's fallback would keep all scores.
                 key, value = _repeated(key, query), _repeated(value, query)
-            output = F.scaled_dot_product_attention(
-                query,
-                key,
-                value,
-                attn_mask=None if is_causal else self._mask(window, ahead),
-                is_causal=is_causal,
-                scale=scaling,
-                enable_gqa=query.shape[1] != key.shape[1],
-            )
+            hidden = None if is_causal else self._mask(window, ahead)
+            output = fused_attention(query, key, value, scaling, hidden)
         return self._padding.unpad(output.transpose(1, 2))[None]  # (1, N, H, D_head)
 
     @cached_property
@@ -176,17 +167,19 @@ class PackedLayout:
         return self._masks[window, ahead]
 
 
-def _cudnn_attention(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-    """Return causal attention (b, H, T, D_head); where cuDNN refuses, torch takes the next kernel in the list."""
-    with sdpa_kernel(CUDNN_FIRST, set_priority=True):
-        return F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            is_causal=True,
-            scale=scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
+def fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, mask: Tensor | None = None
+) -> Tensor:
+    """Return what torch's own kernels compute, (b, H, T, D_head); without a mask each query sees what is behind it."""
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
 
 
 def _repeated(shared: Tensor, query: Tensor) -> Tensor:

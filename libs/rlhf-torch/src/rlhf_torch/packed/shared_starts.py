@@ -109,11 +109,7 @@ class Copies:
 
 
 class SharedLayout:
-    """Attention of a row that has each shared start once, computed by the layout of the whole sequences.
-
-    Args:
-        place: (F,) index in the row of each token of the whole sequences.
-    """
+    """Attention of a row that has each shared start once, computed by the layout of the whole sequences."""
 
     def __init__(self, whole: Layout, place: NDArray[np.int64], device: torch.device) -> None:
         self._whole = whole
@@ -132,7 +128,6 @@ class SharedLayout:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, **options: Any
     ) -> Tensor:
-        """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
         # The output is kept at the first place of a token alone, so its query gets a gradient from there alone.
         query = self.copies.spread(query, adds=False)

@@ -14,12 +14,7 @@ from .graph_attention import GraphLayout
 
 
 class WholeGraph:
-    """A model without its output head, compiled without a graph break, for any number of tokens.
-
-    Args:
-        model: the model without its head.
-        options: arguments of ``torch.compile``.
-    """
+    """A model without its output head, compiled without a graph break, for any number of tokens."""
 
     def __init__(self, model: PreTrainedModel, options: dict[str, Any]) -> None:
         model.set_attn_implementation(IN_GRAPH)
@@ -43,10 +38,7 @@ class WholeGraph:
         # Autograd is always on: without it torch would compile a second graph.
         with torch.enable_grad():
             output = self._compiled(  # type: ignore[no-untyped-call]
-                input_ids=inputs[0],
-                position_ids=inputs[1],
-                use_cache=False,
-                layout=self._layout,
+                input_ids=inputs[0], position_ids=inputs[1], use_cache=False, layout=self._layout
             )
         if self.then is not None:
             self.then()

@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rlhf_core.contracts import RoleSpec
 
-from ..models.export import copy_tokenizer, export_scorer, learned_end, save_weights
-from ..models.role_model import VALUE_HEAD_FILE, RoleModel
+from ..models.export import export_model
+from ..models.role_model import RoleModel
 from ..models.score_head import SCORE_HEAD
-from ..models.vision_lm import VisionLM
 from .ranks import Ranks
 
 Whole = Callable[[Iterable[nn.Parameter]], AbstractContextManager[None]]
@@ -30,8 +28,7 @@ def export_role(
 ) -> None:
     """Write weights, config and tokenizer into ``folder``; return on every rank once the files are written.
 
-    Under an adapter the folder is the adapter's own (PEFT's), without the base. A value head is a file beside either. A
-    model with a score head is written as ``rlhf_torch.models.export`` says.
+    The files are those of ``rlhf_torch.models.export.export_model``.
 
     Args:
         weights: the weights by Hugging Face names. All ranks read every tensor, since reading may be a collective call;
@@ -42,32 +39,17 @@ def export_role(
         StorageError: the first rank could not write; all of them raise it.
     """
     state = _collected(role, weights, keep=ranks.is_first) if weights is not None else None
-    head = role.value_head
-    is_scorer = role.head_name == SCORE_HEAD
     # A reward model's adapter is merged, for which all weights have to be whole.
-    needed = list(role.parameters()) if is_scorer and role.adapter else own_weights(role)
+    is_merged = role.head_name == SCORE_HEAD and role.adapter is not None
+    needed = list(role.parameters()) if is_merged else own_weights(role)
     source = spec.tokenizer_path or spec.model_path
     with (
-        whole(needed) if whole and (head or role.adapter) else nullcontext(),
+        whole(needed) if whole and (role.value_head or role.adapter) else nullcontext(),
         ranks.writing_together(),
     ):
-        if ranks.is_first and is_scorer:
-            export_scorer(role, state, source, folder, trust_remote_code=spec.trust_remote_code)
-        elif ranks.is_first:
-            folder.mkdir(parents=True, exist_ok=True)
-            save_weights(role, folder, state)
-            if head is not None:
-                # The file is float32 for every role; the value head of a bfloat16 role may be bfloat16 here.
-                tensors = {name: t.float().contiguous() for name, t in head.state_dict().items()}
-                save_file(tensors, folder / VALUE_HEAD_FILE)
-            copy_tokenizer(
-                source,
-                folder,
-                trust_remote_code=spec.trust_remote_code,
-                learned=learned_end(role),
-            )
-            if isinstance(role.lm, VisionLM):
-                role.lm.reader.family.save(folder)
+        if ranks.is_first:
+            trusts = spec.trust_remote_code
+            export_model(role, source, folder, trust_remote_code=trusts, weights=state)
 
 
 def _collected(

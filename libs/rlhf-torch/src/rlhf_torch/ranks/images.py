@@ -16,11 +16,7 @@ from .ranks import Ranks
 
 
 class PassImages:
-    """Images of the passes of one model.
-
-    Args:
-        ranks: ranks that compute with parts of the model.
-    """
+    """Images of the passes of one model."""
 
     def __init__(self, lm: CausalLM, ranks: Ranks) -> None:
         self.reader: PictureReader | None = lm.reader if isinstance(lm, VisionLM) else None

@@ -23,15 +23,12 @@ class OwnRows:
     packed: PackedRows
 
     def own(self, column: Tensor) -> Tensor:
-        """Return the column."""
         return column
 
     def whole(self, own: Tensor) -> Tensor:
-        """Return the results."""
         return own
 
     def whole_scores(self, own: ActionScores) -> ActionScores:
-        """Return the scores."""
         return own
 
 
@@ -44,13 +41,7 @@ def pack_pass(
     at_actions: bool = False,
     images: PassImages | None = None,
 ) -> PackedRows:
-    """Return the rows of a pass over ``rows``, packed; of a stand-in if ``rows`` is empty.
-
-    Args:
-        share_prompts: see ``pack_rows``.
-        at_actions: read the hidden states at the actions, not before them.
-        images: reads the images of the rows; None: the model reads text alone.
-    """
+    """Return the rows of a pass over ``rows``, packed; of a stand-in if ``rows`` is empty."""
     part = rows_or_stand_in(batch, rows)
     packed = pack_rows(
         part,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -57,11 +57,11 @@ Passes = Callable[[TrajectoryColumns, int], Sequence[Rows]]
 class UpdateLosses:
     """Losses of an update, each computed when it is called, and what they leave behind."""
 
-    works: list[Callable[[], Tensor]]
-    parts: list[Metrics]
-    """Metrics of each pass, once its loss has been computed."""
     seen: SeenScores
-    failures: list[Exception]
+    works: list[Callable[[], Tensor]] = field(default_factory=list)
+    parts: list[Metrics] = field(default_factory=list)
+    """Metrics of each pass, once its loss has been computed."""
+    failures: list[Exception] = field(default_factory=list)
     """Errors of the objective on rows of this rank. The loss is 0 there, and the rank takes part in all passes."""
 
     def require_whole(self) -> None:
@@ -86,30 +86,19 @@ class PassLosses:
 
     def of_update(self, batch: TrainBatch, plan: StepPlan, passes: Passes) -> UpdateLosses:
         """Return the losses of all passes of an update, over rollouts and then over supervised rows."""
-        seen = SeenScores(batch.trajectories, plan)
-        parts: list[Metrics] = []
-        failures: list[Exception] = []
-        works: list[Callable[[], Tensor]] = [
-            partial(self._of_rollouts, batch, rows, plan, seen, parts, failures)
-            for rows in passes(batch.trajectories, self._objective.rows_per_unit)
-        ]
+        losses = UpdateLosses(SeenScores(batch.trajectories, plan))
+        for rows in passes(batch.trajectories, self._objective.rows_per_unit):
+            losses.works.append(partial(self._of_rollouts, batch, rows, plan, losses))
         if batch.supervised is not None:
-            works += [
-                partial(self._of_supervised, batch.supervised, rows, plan, parts, failures)
-                for rows in passes(batch.supervised, 1)
-            ]
-        return UpdateLosses(works, parts, seen, failures)
+            for rows in passes(batch.supervised, 1):
+                work = partial(self._of_supervised, batch.supervised, rows, plan, losses)
+                losses.works.append(work)
+        return losses
 
     def _of_rollouts(
-        self,
-        batch: TrainBatch,
-        rows: Rows,
-        plan: StepPlan,
-        seen: SeenScores,
-        parts: list[Metrics],
-        failures: list[Exception],
+        self, batch: TrainBatch, rows: Rows, plan: StepPlan, losses: UpdateLosses
     ) -> Tensor:
-        """Return the part of the update's loss that these rows have, and append its metrics to ``parts``."""
+        """Return the part of the update's loss that these rows have, and leave its metrics in ``losses``."""
         shared = self._lay_out(batch.trajectories, rows)
         objective = self._objective
         if isinstance(objective, BuiltValueObjective | BuiltScoreObjective):
@@ -117,7 +106,7 @@ class PassLosses:
             if not len(rows):
                 return nothing(values)
             columns = ActionColumns.of(batch, rows, shared.packed.grid)
-            seen.add_values(rows, values)
+            losses.seen.add_values(rows, values)
             find: Find = partial(objective.rollouts, values, columns, plan)
             outputs = values
         else:
@@ -125,23 +114,20 @@ class PassLosses:
                 return nothing(self._scores(shared).logprobs)
             columns = ActionColumns.of(batch, rows, shared.packed.grid)
             scores = self._scores(shared, columns.teacher_top_ids)
-            seen.add(rows, scores)
+            losses.seen.add(rows, scores)
             if isinstance(objective, BuiltPolicyObjective):
-                find = partial(objective.rollouts, scores, columns, plan, seen.recorder(rows))
+                find = partial(
+                    objective.rollouts, scores, columns, plan, losses.seen.recorder(rows)
+                )
             else:
                 find = partial(objective.rollouts, scores, columns, plan)
             outputs = scores.logprobs
-        return self._loss(find, outputs, parts, failures)
+        return self._loss(find, outputs, losses)
 
     def _of_supervised(
-        self,
-        batch: TrajectoryColumns,
-        rows: Rows,
-        plan: StepPlan,
-        parts: list[Metrics],
-        failures: list[Exception],
+        self, batch: TrajectoryColumns, rows: Rows, plan: StepPlan, losses: UpdateLosses
     ) -> Tensor:
-        """Return the part of the update's loss that these supervised rows have, and append its metrics to ``parts``."""
+        """Return the part of the update's loss that these supervised rows have, and leave its metrics in ``losses``."""
         objective, totals = self._objective, plan.supervised_normalizers
         assert isinstance(objective, BuiltPolicyObjective)
         assert totals is not None
@@ -150,25 +136,19 @@ class PassLosses:
         if not len(rows):
             return nothing(scores.logprobs)
         find = partial(objective.supervised, scores, shared.packed.grid, totals)
-        return self._loss(find, scores.logprobs, parts, failures)
+        return self._loss(find, scores.logprobs, losses)
 
-    def _loss(
-        self,
-        find: Find,
-        outputs: Tensor,
-        parts: list[Metrics],
-        failures: list[Exception],
-    ) -> Tensor:
+    def _loss(self, find: Find, outputs: Tensor, losses: UpdateLosses) -> Tensor:
         """Return the loss that ``find`` returns, with the balance of experts, or none of ``outputs`` if it raises."""
         try:
             loss, metrics = find()
         except torch.OutOfMemoryError:
             raise  # smaller micro-batches may help
         except Exception as error:
-            failures.append(error)
+            losses.failures.append(error)
             return nothing(outputs)
         if self._reports:
-            parts.append(metrics)
+            losses.parts.append(metrics)
         return self._reader.with_balance(loss)
 
     def _scores(self, rows: LaidRows, others: Tensor | None = None) -> ActionScores:

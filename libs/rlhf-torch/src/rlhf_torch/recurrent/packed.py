@@ -75,7 +75,6 @@ class PackedSequences:
         return convolved.index_select(2, there)
 
     def delta_rule(self, layer: int, rule: DeltaRule, parts: Parts) -> Tensor:
-        """Return the outputs (1, N, H, V), each sequence from its own beginning."""
         kernel = rule.packed(parts)
         if kernel is None:
             return self.final_states(rule, parts).outputs

@@ -9,11 +9,7 @@ from rlhf_core.objective import on_device
 
 
 class Padding:
-    """Places of ``b`` sequences in a row of ``N`` tokens, and in a batch (b, T) with T the longest length.
-
-    Args:
-        offsets: (b + 1,) increasing positions, on the host; sequence i is ``row[offsets[i]:offsets[i + 1]]``.
-    """
+    """Places of ``b`` sequences in a row of ``N`` tokens, and in a batch (b, T) with T the longest length."""
 
     def __init__(self, offsets: Tensor, device: torch.device) -> None:
         lengths = offsets.diff()

@@ -67,7 +67,8 @@ class HostMemory:
             host = self._host.lend(storage.nbytes())
             host.copy_(_bytes_of(storage), non_blocking=True)
             taken.append((storage, host))
-        self._synchronize()  # memory must not be freed before it is copied
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # memory must not be freed before it is copied
         for storage, _ in taken:
             storage.resize_(0)
         self._out += taken
@@ -127,10 +128,6 @@ class HostMemory:
             if is_here and storage.resizable():
                 found[storage._cdata] = storage
         return list(found.values())
-
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
 
 
 def release_cached(device: torch.device) -> None:

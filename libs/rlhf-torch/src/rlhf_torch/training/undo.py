@@ -95,7 +95,10 @@ class Undo:
         optimizer = training.optimizer
         self._tensors = tensors
         self._state = {parameter: _plain(values) for parameter, values in optimizer.state.items()}
-        self._groups = [_options(group) for group in optimizer.param_groups]
+        self._groups = [
+            {key: deepcopy(value) for key, value in group.items() if key != "params"}
+            for group in optimizer.param_groups
+        ]
         self._updates = training.updates
         self._number = number
 
@@ -132,10 +135,6 @@ class Undo:
             group.update(deepcopy(options))
         training.updates = self._updates
         return True
-
-
-def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: deepcopy(value) for key, value in group.items() if key != "params"}
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

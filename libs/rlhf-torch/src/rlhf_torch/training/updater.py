@@ -13,14 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from rlhf_core.contracts import (
-    Metric,
-    Metrics,
-    NamedParameters,
-    Optimizer,
-    RoleSpec,
-    TrainBatch,
-)
+from rlhf_core.contracts import Metric, Metrics, NamedParameters, Optimizer, RoleSpec, TrainBatch
 from rlhf_core.objective import read_metrics
 
 from ..experts.routing import Routing

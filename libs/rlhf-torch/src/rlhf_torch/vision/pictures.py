@@ -85,11 +85,7 @@ class PackedImages:
 
 
 class PictureReader:
-    """Reads the images of a run for one model.
-
-    Args:
-        store: the run's images.
-    """
+    """Reads the images of a run for one model."""
 
     def __init__(self, family: VisionFamily, store: MediaStore) -> None:
         self.family = family
@@ -105,9 +101,6 @@ class PictureReader:
         self, token_ids: Sequence[int] | NDArray[np.int32], spans: Sequence[MediaSpan], where: str
     ) -> SeenRow:
         """Return a sequence's images and positions.
-
-        Args:
-            where: name of the sequence, for messages.
 
         Raises:
             PluginError: the tokens of an image are not those that the processor gives it.
@@ -268,11 +261,7 @@ def packed_images(rows: Iterable[tuple[int, SeenRow]], device: torch.device) -> 
 
 def image_blocks(rows: Iterable[tuple[int, SeenRow]], num_tokens: int) -> Tensor | None:
     """Return for each token of packed rows (N,) the number of the image whose feature stands on it, -1 for others;
-    None: the rows have no images.
-
-    Args:
-        rows: each row with the index of its first token, among ``num_tokens``.
-    """
+    None: the rows have no images."""
     blocks = np.full(num_tokens, -1)
     number = 0
     for first, row in rows:

@@ -30,7 +30,7 @@ from rlhf_data.drawn_images import DrawnImages
 from rlhf_data.forms.opened_sets import OpenedSets
 from rlhf_data.made.players import Players
 from rlhf_data.made.source_rows import SourceRows
-from rlhf_data.made.source_tasks import source_tasks
+from rlhf_data.made.splits import source_tasks
 from rlhf_data.made.tasks import MadeTasks
 from rlhf_data.tasks import check_held_out, load_eval_sets, load_task_set
 from rlhf_data.tokenizer import describe_ends, eos_token_ids, load_tokenizer

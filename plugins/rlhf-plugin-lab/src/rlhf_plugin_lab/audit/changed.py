@@ -71,10 +71,7 @@ def groups_of(model: PreTrainedModel) -> list[int | None]:
 
 def is_tied(model: PreTrainedModel) -> bool:
     """Return whether the head is the embeddings, or of another shape."""
-    head, embeddings = (
-        model.get_output_embeddings().weight,
-        model.get_input_embeddings().weight,
-    )
+    head, embeddings = (model.get_output_embeddings().weight, model.get_input_embeddings().weight)
     return head is embeddings or head.shape != embeddings.shape
 
 

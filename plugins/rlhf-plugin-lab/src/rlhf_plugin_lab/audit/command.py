@@ -171,14 +171,14 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
     sampling = sampling_of(own.run, options)
     folder = own.model or first_weights(options)
     loaded = load(folder)
-    ends = ends_of(folder) if sampling.min_new_tokens else ()
+    ends = ends_of(folder) if sampling["min_new_tokens"] else ()
     pixels = None if loaded.pixels is None else limited(loaded.pixels, options)
     if pixels is not None:
         sequences = with_images(own.run, own.step, sequences)
     case = Case(
         plain=Reading(
             model=loaded.model,
-            temperature=sampling.temperature,
+            temperature=sampling["temperature"],
             banned=never_sampled(loaded),
             pixels=pixels,
         ),
@@ -199,14 +199,7 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
         # The trainer's log-probs are those of all tokens, not within the sampler's set.
         if side != SAMPLER:
             return case.plain
-        return dataclasses.replace(
-            case.plain,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            ends=ends,
-            min_new_tokens=sampling.min_new_tokens,
-        )
+        return dataclasses.replace(case.plain, **sampling, ends=ends)
 
     verdicts = []
     for side in SIDES:

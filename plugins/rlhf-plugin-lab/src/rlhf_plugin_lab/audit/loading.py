@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core import ConfigError
 from rlhf_core.lazy import torch
@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 COMMAND, LEDGER, IN_FOUR_BITS = "train", "ledger.jsonl", "qlora"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """Parameters by which a run's sampler makes a distribution of logits."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    min_new_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +94,13 @@ def require_plain_base(run: Path, options: Options) -> None:
         )
 
 
-def sampling_of(run: Path, options: Options) -> Sampling:
-    """Return how a run samples.
+def sampling_of(run: Path, options: Options) -> dict[str, Any]:
+    """Return how a run's sampler makes a distribution of logits, by the names that ``Reading`` has for it.
 
     Raises:
         ConfigError: an option is missing or no number, as in a run of another version.
     """
-    found = {}
+    found: dict[str, float] = {}
     for name in ("temperature", "top_k", "top_p", "min_p", "min_new_tokens"):
         text = options.values.get(f"rollout.{name}", "nothing")
         try:
@@ -122,13 +111,8 @@ def sampling_of(run: Path, options: Options) -> Sampling:
                 f"{options.version or 'an unknown version'}. Record a step with this version",
                 code="lab/option-no-number",
             ) from error
-    return Sampling(
-        temperature=found["temperature"],
-        top_k=max(0, int(found["top_k"])),
-        top_p=found["top_p"],
-        min_p=found["min_p"],
-        min_new_tokens=int(found["min_new_tokens"]),
-    )
+    top_k, min_new_tokens = max(0, int(found["top_k"])), int(found["min_new_tokens"])
+    return {**found, "top_k": top_k, "min_new_tokens": min_new_tokens}
 
 
 def load(folder: Path) -> Loaded:

@@ -39,7 +39,6 @@ class Repeats:
 
 
 def repeats_of(side: str, sequences: Sequence[Recorded]) -> Repeats:
-    """Return the repeats of a side."""
     groups: dict[tuple[int, ...], list[float]] = defaultdict(list)
     for each in sequences:
         for place in np.flatnonzero(each.action_mask & np.isfinite(each.logprobs[side])):

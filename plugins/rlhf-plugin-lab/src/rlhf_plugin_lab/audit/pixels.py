@@ -61,7 +61,6 @@ class Pixels:
     instead: Mapping[Path, Path] = field(default_factory=dict)
     """Image -> the image that is seen in its place."""
     reverse: bool = False
-    """Whether the images of a sequence are in reverse."""
     blind: Blind = Blind.NOTHING
 
     def inputs(self, token_ids: torch.Tensor, images: Sequence[Path]) -> dict[str, torch.Tensor]:

@@ -22,10 +22,7 @@ def smallest(gap: Callable[[float], float], grid: Sequence[float], base: float) 
     best = min(range(len(grid)), key=gaps.__getitem__)
     if not gaps[best] < base:
         return None
-    low, high = (
-        math.log(grid[max(best - 1, 0)]),
-        math.log(grid[min(best + 1, len(grid) - 1)]),
-    )
+    low, high = (math.log(grid[max(best - 1, 0)]), math.log(grid[min(best + 1, len(grid) - 1)]))
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     gap_left, gap_right = gap(math.exp(left)), gap(math.exp(right))
     for _ in range(_ITERATIONS):

@@ -88,7 +88,6 @@ def with_images(run: Path, step: int, sequences: Sequence[Recorded]) -> list[Rec
 
 
 def _files(run: Path, images: list[dict[str, Any]]) -> tuple[Path, ...]:
-    """Return the files of recorded images."""
     if any("time_s" in each for each in images):
         raise ConfigError(
             f"rlhf audit {run}: samples of the step have frames of a video, and expected are images by themselves. "
@@ -146,12 +145,12 @@ def _rows(uids: list[str]) -> list[list[int]]:
 
 
 def _recorded(columns: dict[str, list[Any]], rows: list[int]) -> Recorded | None:
-    """Return a sequence; None where it has no actions."""
+    """Return a sequence; None where it has no actions. NumPy reads a missing number as NaN."""
     action_mask = np.array([bool(columns["action"][row]) for row in rows])
     if not action_mask[1:].any() or action_mask[0]:
         return None
     logprobs = {
-        side: np.array([_number(columns[name][row]) for row in rows])
+        side: np.array([columns[name][row] for row in rows], dtype=np.float64)
         for side, name in SIDES.items()
         if name in columns
     }
@@ -166,7 +165,3 @@ def _recorded(columns: dict[str, list[Any]], rows: list[int]) -> Recorded | None
         versions=versions,
         uid=str(columns["uid"][rows[0]]),
     )
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)

@@ -57,17 +57,10 @@ class Verdict:
 
 
 def judge(
-    side: str,
-    case: Case,
-    allowed: float,
-    hypotheses: Mapping[str, Hypothesis] = HYPOTHESES,
+    side: str, case: Case, allowed: float, hypotheses: Mapping[str, Hypothesis] = HYPOTHESES
 ) -> Verdict:
     """Return the verdict on a side: of all readings the one that leaves the smallest gap, if that explains it.
-    Where none does, the gap may be by chance, or the tokens not the model's.
-
-    Args:
-        hypotheses: causes that are tried.
-    """
+    Where none does, the gap may be by chance, or the tokens not the model's."""
     gap = gap_of(side, case.plain, case.sequences)
     if gap <= allowed:
         return Verdict(side=side, gap=gap, allowed=allowed)
@@ -95,11 +88,7 @@ def _best(found: Sequence[Verdict], unknown: Verdict) -> Verdict:
 
 
 def _tried(
-    side: str,
-    case: Case,
-    gap: float,
-    allowed: float,
-    hypotheses: Mapping[str, Hypothesis],
+    side: str, case: Case, gap: float, allowed: float, hypotheses: Mapping[str, Hypothesis]
 ) -> tuple[list[Verdict], float]:
     """Return the verdict of each hypothesis that explains the gap, and the smallest gap that any leaves."""
     few = few_of(case.sequences)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from .diagnosis import REWARDS, Finding, diagnosis
-from .one_text import PROMPTS, RARE, SAME_TEXT, same_answer_of
 from .record import FEWEST, LAST, Record, Texts
+from .repeated import PROMPTS, RARE, SAME_TEXT, same_answer_of
 from .standstill import evidence, is_stuck, outlook
 
 CUT_OFF = 0.95

@@ -41,17 +41,16 @@ def loss_rises(record: Record) -> Finding | None:
     apart = (statistics.variance(values[:size]) + statistics.variance(values[-size:])) / size
     if now - before >= max(ROSE * abs(before), NOISE * apart**0.5) and now > 0.0:
         return _risen(record, name, f"has risen from {before:.3g} to {now:.3g}", before, now)
-    first, peak = values[0], max(statistics.fmean(five) for five in _fives(values))
+    first, peak = (
+        values[0],
+        max(statistics.fmean(values[at : at + 5]) for at in range(len(values) - 4)),
+    )
     if 0.0 < first <= min(peak / BURST, now / NOT_BACK):
         course = (
             f"was {first:.3g} before the first update, {peak:.3g} at its worst, and is {now:.3g}"
         )
         return _risen(record, name, course, first, now, peak)
     return None
-
-
-def _fives(values: list[float]) -> list[list[float]]:
-    return [values[at : at + 5] for at in range(len(values) - 4)]
 
 
 def _risen(
@@ -84,7 +83,7 @@ def _at_chance_held_out(record: Record, name: str) -> Finding | None:
     if len(unseen) < CHANCE_STEPS // 2 or not _is_chance(unseen):
         return None
     for held, series in record.evaluations("/accuracy"):
-        last = _half([value for value in series.values if value is not None])
+        last = _half(series.finite())
         if len(last) >= EVALUATIONS and statistics.fmean(last) <= CHANCE:
             evidence = {f"{name} on unseen rows": statistics.fmean(unseen), "steps": len(unseen)}
             return _chance(record, held, statistics.fmean(last), evidence, "on held-out rows")
@@ -120,18 +119,12 @@ def overfits(record: Record) -> Finding | None:
     name = _of(record, LOSSES)
     train = record.series(name)
     for held, series in record.evaluations("/loss", "/nll"):
-        pairs = [
-            (value, step)
-            for value, step in zip(series.values, series.steps, strict=True)
-            if value is not None
-        ]
+        pairs = [(value, step) for step, value in series.points()]
         if len(pairs) <= EVALUATIONS:
             continue
         lowest, at = min(pairs)
         now = min(value for value, _ in pairs[-EVALUATIONS:])
-        then = [
-            v for v, s in zip(train.values, train.steps, strict=True) if v is not None and s <= at
-        ]
+        then = [value for step, value in train.points() if step <= at]
         falls = bool(then) and record.last(name) < statistics.fmean(then[-LAST:])
         if (
             lowest > 0.0
@@ -156,11 +149,8 @@ def overfits(record: Record) -> Finding | None:
 def _is_better(record: Record, held: str, at: int) -> bool:
     """Return whether the held-out accuracy has risen since: a loss rises, too, where right ones get surer."""
     accuracy = record.series(f"{held.rpartition('/')[0]}/accuracy")
-    then = [
-        v for v, s in zip(accuracy.values, accuracy.steps, strict=True) if v is not None and s <= at
-    ]
-    now = [value for value in accuracy.values if value is not None]
-    return bool(then) and now[-1] >= then[-1]
+    then = [value for step, value in accuracy.points() if step <= at]
+    return bool(then) and accuracy.finite()[-1] >= then[-1]
 
 
 def _of(record: Record, names: tuple[str, ...]) -> str:

@@ -77,7 +77,7 @@ def wrong_labels(record: Record) -> Finding | None:
 def _lately(series: Series, since: int) -> list[float]:
     """Return the evaluations since a step, the last ``EVALUATIONS`` at least: those of the steps that they are compared
     with, for a model that learns is better at each."""
-    pairs = [(s, v) for s, v in zip(series.steps, series.values, strict=True) if v is not None]
+    pairs = series.points()
     late = [value for step, value in pairs if step >= since]
     return late if len(late) >= EVALUATIONS else [value for _, value in pairs[-EVALUATIONS:]]
 

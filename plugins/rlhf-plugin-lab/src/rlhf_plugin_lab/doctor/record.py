@@ -74,13 +74,11 @@ class Record:
 
     def values(self, name: str) -> list[float]:
         """Return the finite values of a metric, in order of steps."""
-        return [value for value in self.series(name).values if value is not None]
+        return self.series(name).finite()
 
     def points(self, name: str) -> list[tuple[int, float]]:
         """Return steps and finite values of a metric."""
-        series = self.series(name)
-        pairs = zip(series.steps, series.values, strict=True)
-        return [(step, value) for step, value in pairs if value is not None]
+        return self.series(name).points()
 
     def last(self, name: str, count: int = LAST) -> float:
         """Return the mean of a metric's last values; NaN: there are none."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from .diagnosis import REWARDS, Finding, diagnosis
-from .one_text import RARE, same_answer_of
-from .phrases import Phrase, phrase_of
 from .record import EVALUATIONS, LAST, RISEN, Record, width, windows
+from .repeated import RARE, Phrase, phrase_of, same_answer_of
 from .standstill import COMPARED, YOUNG, compared
 
 SAME = 1e-9
@@ -121,7 +120,7 @@ def _lost_held_out(record: Record) -> Finding | None:
     if record.rises or not record.spread > SAME:
         return None
     for name, series in record.evaluations("/reward"):
-        values = [value for value in series.values if value is not None]
+        values = series.finite()
         if len(values) <= EVALUATIONS:
             continue
         first, best, last = values[0], max(values), max(values[-EVALUATIONS:])
@@ -149,7 +148,7 @@ def reward_hacking(record: Record) -> Finding | None:
     if record.rise < APART * record.spread or not record.spread > SAME:
         return None
     for name, series in record.evaluations("/reward"):
-        values = [value for value in series.values if value is not None]
+        values = series.finite()
         if len(values) <= EVALUATIONS:
             continue
         first, last = values[0], max(values[-EVALUATIONS:])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,19 +11,18 @@ from typing import Any
 
 from rlhf_core import ConfigError
 
-from ..recorded.changeable import offered
 from ..recorded.fates import read_fates
 from ..recorded.metrics import Metrics, read_metrics
-from ..recorded.options import read_options
+from ..recorded.options import offered, read_options
 from ..recorded.problems import Problems
 from ..recorded.replay_note import CHANGED, ORIGINAL, note_of
 from .chunks import Chunks, number_of
 from .images import Images
 from .rollouts import Rollouts, Wanted
-from .shell import quoted, replay_command
 
 METRICS, SAMPLES, EVAL_SAMPLES = "metrics.jsonl", "samples.jsonl", "eval_samples.jsonl"
 CONFIG, LEDGER = "config.toml", "ledger.jsonl"
+_SHORT = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _IMAGE_SHARE = 0.25
 """Share of the page's limit that images may take."""
 
@@ -58,9 +59,6 @@ def contents_of(runs: Sequence[Path], *, max_bytes: int, wanted: Wanted) -> Cont
 
 def require_run(run: Path, command: str = "rlhf view") -> None:
     """Refuse a folder that has no record of a run.
-
-    Args:
-        command: who asks, for the message.
 
     Raises:
         ConfigError: it has none.
@@ -164,3 +162,28 @@ def _names(runs: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{each[-1]} ({number})" for number, each in enumerate(parts, start=1)]
+
+
+def replay_command(run: Path) -> str:
+    """Return the beginning of the command that does steps of a run again; ``--from STEP --to STEP`` follow."""
+    path = str(run)
+    return f"rlhf replay {quoted(f'./{path}' if path.startswith('-') else path)}"
+
+
+def quoted(word: str) -> str:
+    """Return a word that a POSIX shell reads as it is.
+
+    One with characters that a terminal obeys or does not show, such as line breaks, escapes and turns of direction, is
+    written as ``$'...'`` of bash, zsh and ksh, with these as bytes in hexadecimal: what is seen is what is pasted.
+    """
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(map(_escaped, word)) + "'"
+
+
+def _escaped(character: str) -> str:
+    if character in _SHORT:
+        return _SHORT[character]
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))

@@ -23,6 +23,14 @@ class Series:
     values: list[float | None] = field(default_factory=list)
     """Values; None for one that was NaN or infinite."""
 
+    def points(self) -> list[tuple[int, float]]:
+        """Return the steps with a finite value, and these."""
+        pairs = zip(self.steps, self.values, strict=True)
+        return [(step, value) for step, value in pairs if value is not None]
+
+    def finite(self) -> list[float]:
+        return [value for value in self.values if value is not None]
+
 
 @dataclass(slots=True)
 class Metrics:

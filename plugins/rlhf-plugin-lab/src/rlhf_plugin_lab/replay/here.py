@@ -53,7 +53,6 @@ class HereRuntime:
         return replace(placement, roles=roles, groups=None, learner=None)
 
     async def close(self) -> None:
-        """Close the inner runtime."""
         await self._inner.close()
 
 
@@ -71,14 +70,12 @@ class _HeardRole:
     async def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
-        """See ``RoleHandle.statistics``."""
         found = await self._inner.statistics(batch, names)
         if "logprobs" in found:
             self._hear(batch, found["logprobs"])
         return found
 
     async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
-        """See ``RoleHandle.train_step``."""
         outcome = await self._inner.train_step(batch, plan)
         if outcome.logprobs is not None:
             self._hear(batch.trajectories, outcome.logprobs)

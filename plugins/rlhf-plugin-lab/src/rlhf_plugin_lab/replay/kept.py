@@ -52,7 +52,6 @@ class KeepingExecutor:
     async def run(
         self, task: Task, samples: Sequence[int], context: RolloutContext
     ) -> list[Trajectory]:
-        """Return what the run's own executor gives."""
         if _is_evaluation(task):
             return await self._inner.run(task, samples, context)
 
@@ -77,11 +76,7 @@ class KeepingExecutor:
 
 
 class RecordedExecutor:
-    """Gives episodes that were kept in place of playing them. Evaluations are played by the run's own executor.
-
-    Args:
-        store: the run's images, which gets those of the episodes.
-    """
+    """Gives episodes that were kept in place of playing them. Evaluations are played by the run's own executor."""
 
     def __init__(self, inner: RolloutExecutor, kept: Kept, store: MediaStore) -> None:
         self._inner = inner

@@ -11,7 +11,7 @@ from rlhf_config import Layer, ResolvedOptions, check_paths, parse_flags, read_t
 from rlhf_core import ConfigError
 from rlhf_core.plugins import Plugins
 
-from ..recorded.changeable import LEARNING, LEARNING_OF_STEP, is_within
+from ..recorded.options import LEARNING, LEARNING_OF_STEP, is_within
 
 _RECORDS: Mapping[str, Any] = {
     "checkpoint.every": 1,

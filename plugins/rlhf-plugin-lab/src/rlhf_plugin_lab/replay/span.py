@@ -33,7 +33,6 @@ class Span:
     checkpoints: dict[int, Path]
     """The run's own checkpoints by step."""
     metrics: Metrics
-    """Metrics that the run recorded."""
     digests: dict[int, dict[str, object]]
     """Digest of each file of the roles, by step of the span with a checkpoint. They are read before anything is
     trained, as a run that goes on removes its checkpoints."""

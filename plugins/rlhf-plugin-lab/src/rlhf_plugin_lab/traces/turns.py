@@ -31,13 +31,7 @@ def turns_of(
     shared: Mapping[str, Any],
     problems: Problems,
 ) -> Iterator[TrainingTurn]:
-    """Yield the turns of the policy in one rollout that have log-probs of the sampler.
-
-    Args:
-        sample: the rollout's record.
-        rows: its tokens.
-        shared: metadata that all turns of the run have.
-    """
+    """Yield the turns of the policy in one rollout that have log-probs of the sampler."""
     spans, texts = rows.turns(), turn_texts(sample)
     if len(texts) != len(spans):
         problems.note("texts that are not those of the tokens are left out", uid)
@@ -47,8 +41,7 @@ def turns_of(
             logprobs = _logprobs(rows, start, end)
             if logprobs is None:
                 problems.note(
-                    "turns without log-probs of the sampler are left out",
-                    f"{uid}, token {start}",
+                    "turns without log-probs of the sampler are left out", f"{uid}, token {start}"
                 )
                 continue
             last = number == len(spans) - 1

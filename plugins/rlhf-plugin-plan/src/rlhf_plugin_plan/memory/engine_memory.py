@@ -29,7 +29,6 @@ class VllmMemoryOptions:
     tensor_parallel: int
     """Number of GPUs that share every matrix."""
     pipeline_parallel: int
-    """Number of pipeline stages."""
     data_parallel: int = 1
     """Number of copies of the model, each with a separate KV cache."""
     batched_tokens: int = assumed.ENGINE_BATCHED_TOKENS
@@ -47,29 +46,6 @@ class VllmMemoryOptions:
     adapter_versions: int = 2
     """Number of versions of the adapter whose factors vLLM's workers keep: the newest, the one before, and older
     ones in use."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResidentMemoryOptions:
-    """Options of the engine ``embedded`` on which its memory depends where sequences stay on the GPU."""
-
-    cache_bytes: float
-    """Largest size of the KV cache in bytes."""
-    joins: bool
-    """Whether layers that read the same input have a joined copy of their weights."""
-    conversations: int = 0
-    """Number of conversations of several turns in flight. Those that wait for their next turn keep their pages, and the
-    state behind them. 0: episodes have one turn."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BesideTraining:
-    """Options of the engine ``embedded`` on which its memory depends where it generates while roles compute."""
-
-    prefill_tokens: int
-    """Number of tokens of a prefill pass, whose activations come on top of the roles'."""
-    copies_rest: bool
-    """Whether it copies the weights that are neither cast nor joined; under an adapter they do not change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +164,11 @@ def embedded_memory(
     slots: int,
     length: int,
     copies_weights: bool,
-    resident: ResidentMemoryOptions | None = None,
-    beside: BesideTraining | None = None,
+    cache_bytes: float | None = None,
+    joins: bool = False,
+    conversations: int = 0,
+    prefill_tokens: int | None = None,
+    copies_rest: bool = False,
 ) -> EngineMemory:
     """Return the memory of the embedded engine: a KV cache with room for each slot, and cast, joined or copied weights.
 
@@ -199,32 +178,38 @@ def embedded_memory(
         slots: number of sequences that are decoded together.
         length: number of tokens of the longest sequence.
         copies_weights: the engine has weights of its own instead of the trainer's.
-        resident: what the memory of sequences that stay on the device depends on; None: each token is a step of the
-            host's.
-        beside: what the memory of generation beside training depends on; None: engine and roles compute in turns.
+        cache_bytes: largest size of the KV cache of sequences that stay on the device; None: each token is a step of
+            the host's.
+        joins: layers that read the same input have a joined copy of their weights, where sequences stay on the device.
+        conversations: number of conversations of several turns in flight. Those that wait for their next turn keep
+            their pages there, and the state behind them. 0: episodes have one turn.
+        prefill_tokens: number of tokens of a prefill pass beside training, whose activations come on top of the
+            roles'; None: engine and roles compute in turns.
+        copies_rest: beside training the weights that are neither cast nor joined are copied; under an adapter they do
+            not change.
     """
     width = BYTES[compute]
     token = kv_bytes(shape, width)
     tokens = slots * length * assumed.CACHE_GROWTH
     joined = graphs = waiting = 0.0
-    if resident is not None:
+    if cache_bytes is not None:
         page = assumed.CACHE_PAGE * token
-        pages, room = -(-length // assumed.CACHE_PAGE), resident.cache_bytes // page
+        pages, room = -(-length // assumed.CACHE_PAGE), cache_bytes // page
         state = math.ceil(shape.state_bytes(width) / page)
         served = min(slots * pages, room)
         tokens = served * assumed.CACHE_PAGE
-        waiting = max(0, min(resident.conversations * (pages + state), room) - served) * page
+        waiting = max(0, min(conversations * (pages + state), room) - served) * page
         graphs = assumed.EMBEDDED_GRAPHS
-        if resident.joins and compute == dtype:
+        if joins and compute == dtype:
             joined = float(width * shape.joined_weights)
     casts = 0.0
     if compute != dtype:
         # A tied head is cast too: the linear layer then holds a bfloat16 copy beside the float32 embedding.
         casts = float(width * (shape.linear_weights + shape.head_weights))
     rest = prefill = 0.0
-    if beside is not None:
-        prefill = float(beside.prefill_tokens * _layer_activations(shape, width))
-        if beside.copies_rest and not copies_weights:
+    if prefill_tokens is not None:
+        prefill = float(prefill_tokens * _layer_activations(shape, width))
+        if copies_rest and not copies_weights:
             cast = shape.linear_weights + (0 if shape.tied else shape.head_weights)
             rest = BYTES[dtype] * (shape.parameters - (cast if casts else 0)) - joined
     parts = {
@@ -240,7 +225,7 @@ def embedded_memory(
     }
     return EngineMemory(
         parts={name: size for name, size in parts.items() if size},
-        kv_tokens=int(tokens) if resident else slots * length,
+        kv_tokens=slots * length if cache_bytes is None else int(tokens),
         in_trainer={},
     )
 

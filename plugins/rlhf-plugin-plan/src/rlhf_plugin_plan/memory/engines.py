@@ -10,15 +10,7 @@ from rlhf_core import ConfigError
 from ..machine import assumptions as assumed
 from ..machine.hardware import GIB, GpuSpec
 from ..model.shapes import ModelShape
-from .engine_memory import (
-    BYTES,
-    BesideTraining,
-    EngineMemory,
-    ResidentMemoryOptions,
-    VllmMemoryOptions,
-    embedded_memory,
-    vllm_memory,
-)
+from .engine_memory import BYTES, EngineMemory, VllmMemoryOptions, embedded_memory, vllm_memory
 
 EMBEDDED, VLLM = "local:embedded", "vllm:vllm"
 MODELED_ARGS = (
@@ -90,7 +82,6 @@ class PlannedEngine:
 
     @property
     def pipeline_parallel(self) -> int:
-        """Number of pipeline stages."""
         return self.vllm.pipeline_parallel if self.vllm else 1
 
     @property
@@ -100,24 +91,20 @@ class PlannedEngine:
 
     @property
     def gpus_of_copy(self) -> int:
-        """Number of GPUs of one copy of the model."""
         return self.tensor_parallel * self.pipeline_parallel
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of one engine."""
         return self.gpus_of_copy * self.copies
 
     def memory(self, shape: ModelShape, gpu: GpuSpec, factors: int = 0) -> EngineMemory:
-        """Return the memory of one engine on one of its GPUs; no parts for an engine that is not modeled.
-
-        Args:
-            factors: number of weights in the factors of an adapter that the engine serves.
-        """
+        """Return the memory of one engine on one of its GPUs; no parts for an engine that is not modeled."""
         if self.vllm is not None:
             return vllm_memory(shape, self.dtype, self.vllm, gpu, factors)
         if not self.embedded:
             return EngineMemory(parts={}, kv_tokens=self.max_sequences * self.length, in_trainer={})
+        share = assumed.EMBEDDED_CACHE_SHARE * gpu.memory
+        limit = share if self.kv_cache_gib is None else self.kv_cache_gib * GIB
         return embedded_memory(
             shape,
             self.dtype,
@@ -125,17 +112,11 @@ class PlannedEngine:
             slots=self.max_sequences,
             length=self.length,
             copies_weights=self.copies_weights,
-            resident=self._resident_options(gpu) if self.resident else None,
-            beside=BesideTraining(prefill_tokens=self.prefill_tokens, copies_rest=self.joins)
-            if self.beside_training(shape)
-            else None,
-        )
-
-    def _resident_options(self, gpu: GpuSpec) -> ResidentMemoryOptions:
-        share = assumed.EMBEDDED_CACHE_SHARE * gpu.memory
-        limit = share if self.kv_cache_gib is None else self.kv_cache_gib * GIB
-        return ResidentMemoryOptions(
-            cache_bytes=limit, joins=self.joins, conversations=self.conversations
+            cache_bytes=limit if self.resident else None,
+            joins=self.joins,
+            conversations=self.conversations,
+            prefill_tokens=self.prefill_tokens if self.beside_training(shape) else None,
+            copies_rest=self.joins,
         )
 
 

@@ -19,7 +19,6 @@ class ProcessMemory:
     name: str
     """Names of the roles, and ``engine``."""
     roles: Mapping[str, RoleMemory]
-    """Memory of each role of the process."""
     parts: Parts
     """Bytes of all roles' resident parts, the engine, the largest moment of one role, and the fixed allowances."""
     torch_peak: float
@@ -37,7 +36,6 @@ class GpuMemory:
     """Memory of each GPU of one kind."""
 
     kind: GpuKind
-    """The GPUs and their processes."""
     processes: tuple[ProcessMemory, ...]
     """Memory of each process on one of these GPUs, if nothing sleeps."""
     choices: Mapping[Leaving, SleepPeaks] = field(default_factory=dict)

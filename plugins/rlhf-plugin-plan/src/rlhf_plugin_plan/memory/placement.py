@@ -36,9 +36,7 @@ class GpuKind:
     name: str
     """Name in the report, from the names of the processes."""
     count: int
-    """Number of these GPUs."""
     processes: tuple[PlannedProcess, ...]
-    """Processes on each of these GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +44,7 @@ class ClusterSize:
     """Machines that the run may use."""
 
     nodes: int
-    """Number of machines."""
     gpus_per_node: int
-    """Number of GPUs of each machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +54,16 @@ class PlannedPlacement:
     kinds: tuple[GpuKind, ...]
     """All GPUs of the run, by the processes on them."""
     engines: int
-    """Number of engines."""
     in_process: bool
     """Whether the engine shares the policy's process."""
     colocated: bool
     """Whether the engine shares GPUs with the policy."""
     ranks: Mapping[str, int]
-    """Number of ranks of each role."""
     weights: WeightPath
     """Way of the policy's weights to the engines."""
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of the run."""
         return sum(kind.count for kind in self.kinds)
 
 
@@ -116,8 +109,9 @@ def place(
             )
         placement = _one_process(roles, engine)
     if cluster is not None and placement.gpus > cluster.nodes * cluster.gpus_per_node:
+        parts = ", ".join(f"{kind.count} for {kind.name}" for kind in placement.kinds)
         raise ConfigError(
-            f"the run takes {placement.gpus} GPUs ({_describe(placement)}), but --nodes and --gpus-per-node give "
+            f"the run takes {placement.gpus} GPUs ({parts}), but --nodes and --gpus-per-node give "
             f"{cluster.nodes} x {cluster.gpus_per_node}. Lower runtime.ray.ranks or runtime.ray.engines, let more "
             "roles share GPUs with runtime.ray.colocate, or raise --nodes or --gpus-per-node.",
             code="plan/number-of-gpus",
@@ -261,10 +255,6 @@ def _require_whole_bundles(parts: Sequence[Colocation], cluster: ClusterSize | N
                 f"divides {cluster.gpus_per_node}.",
                 code="plan/idle-gpus",
             )
-
-
-def _describe(placement: PlannedPlacement) -> str:
-    return ", ".join(f"{kind.count} for {kind.name}" for kind in placement.kinds)
 
 
 def _divisors(number: int) -> str:

@@ -48,7 +48,6 @@ class PlannedRole:
     shape: ModelShape
     """Shape of the whole model."""
     ranks: int
-    """Number of ranks."""
     slices: int = 1
     """Number of ranks that compute each sequence together, a slice of its tokens each."""
     parts: int = 1
@@ -280,11 +279,8 @@ class SharingRun(NamedTuple):
     """The largest of several micro-batches of neighboring sequences whose prompts are computed once."""
 
     held: int
-    """Number of sequences."""
     prompts: int
-    """Number of different prompts."""
     micro_batches: int
-    """Number of micro-batches."""
 
 
 def largest_sharing_run(rows: int, workload: Workload, budget: int) -> SharingRun:

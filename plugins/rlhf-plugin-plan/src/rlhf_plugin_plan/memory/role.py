@@ -16,13 +16,11 @@ class Role:
     """Properties of a role on which its memory depends."""
 
     name: str
-    """Name of the role."""
     shape: ModelShape
     """Shape of the model on one rank: ``ModelShape.part`` if ranks share every matrix."""
     precision: Precision
     """Types of parameters and matmuls."""
     trained: bool
-    """Whether the role is trained."""
     has_head: bool
     """Whether the role computes logits; a critic does not."""
     optimizer_bytes: float = 8.0
@@ -58,9 +56,7 @@ class MicroBatch:
     """The largest micro-batch of an update, on one rank."""
 
     tokens: int
-    """Number of tokens."""
     actions: int
-    """Number of action tokens."""
     several: bool
     """Whether an update has several micro-batches, so that gradients and activations exist at the same time."""
     repeated: int = 0

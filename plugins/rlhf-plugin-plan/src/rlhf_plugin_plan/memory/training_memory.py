@@ -3,6 +3,10 @@
 *Resident* parts stay for the whole run. A *moment* is a time at which memory may peak, with the parts that exist beside
 the resident parts at that time. The peak is the sum of the resident parts and of the largest moment.
 
+Some weights a pass makes of others. A base in 4 bits is unpacked one matrix at a time. An adapter of stacked experts
+adds its factors to a layer's stacks in each pass: the sums are kept for the backward pass like activations, and have
+gradients while a layer is worked on.
+
 P is a number of parameters, N a number of ranks.
 """
 
@@ -24,7 +28,9 @@ from ..model.activations import (
     tower_scoring_bytes,
     weight_gradient_bytes,
 )
-from .made_weights import is_quantized, kept_sums, largest_sums, made_weights
+from ..model.adapters import AdapterCounts
+from ..model.precision import Precision
+from ..model.shapes import ModelShape
 from .role import (
     MicroBatch,
     Role,
@@ -54,12 +60,10 @@ class RoleMemory:
 
     @property
     def resident_bytes(self) -> float:
-        """Bytes of the resident parts."""
         return sum(self.resident.values())
 
     @property
     def transient_bytes(self) -> float:
-        """Bytes of the largest moment."""
         return sum(self.transient.values())
 
     @property
@@ -196,7 +200,7 @@ def _kept(role: Role, batch: MicroBatch) -> Parts:
     layers = sum(_layers_keep(role, batch))
     if role.recompute:
         layers = shape.layers * float(batch.computed) * checkpoint_bytes(shape, precision)
-    is_cast = precision.casts and not role.recompute and not is_quantized(role.adapter)
+    is_cast = precision.casts and not role.recompute and not _is_quantized(role.adapter)
     casts = float(precision.compute_bytes * shape.linear_weights) if is_cast else 0.0
     last = last_norm_bytes(
         shape,
@@ -209,7 +213,9 @@ def _kept(role: Role, batch: MicroBatch) -> Parts:
         "activations": layers,
         "activations of the vision tower": 0.0 if role.frozen_tower else tower,
         "last norm and hidden states": float(batch.computed) * last,
-        "sums of experts and factors": kept_sums(role.adapter, precision, recompute=role.recompute),
+        "sums of experts and factors": _kept_sums(
+            role.adapter, precision, recompute=role.recompute
+        ),
         "routes": float(batch.tokens) * shape.route_bytes if role.replays else 0.0,
         "weights cast to bfloat16": casts,
     }
@@ -227,8 +233,8 @@ def _weight_work(role: Role) -> Parts:
         return {"gradient of a weight": float(weight_gradient_bytes(shape, precision))}
     return {
         "gradient of a weight": float(precision.weight_bytes * role.adapter.largest),
-        **made_weights(role.adapter, shape, precision, keeps=not role.recompute),
-        "gradient of a layer's sums": largest_sums(role.adapter, precision),
+        **_made_weights(role.adapter, shape, precision, keeps=not role.recompute),
+        "gradient of a layer's sums": _largest_sums(role.adapter, precision),
     }
 
 
@@ -297,8 +303,43 @@ def _scoring(role: Role, batch: MicroBatch) -> Parts:
     return {
         "activations": max(widest, after),
         "weights cast to bfloat16": float(casts),
-        **made_weights(role.adapter, shape, precision),
+        **_made_weights(role.adapter, shape, precision),
     }
+
+
+def _is_quantized(adapter: AdapterCounts | None) -> bool:
+    """Return whether the base under an adapter is quantized."""
+    return adapter is not None and adapter.linear_weight_bytes is not None
+
+
+def _made_weights(
+    adapter: AdapterCounts | None, shape: ModelShape, precision: Precision, *, keeps: bool = False
+) -> dict[str, float]:
+    """Return the parts of one layer: the largest matrix of a quantized base in the type of the matmuls, and the sums.
+
+    Args:
+        keeps: the sums of all layers are there already (``_kept_sums``).
+    """
+    size = float(precision.compute_bytes * shape.hidden * shape.ffn)
+    return {
+        "quantized weights as a matrix": size if _is_quantized(adapter) else 0.0,
+        "sums of a layer's experts": 0.0 if keeps else _largest_sums(adapter, precision),
+    }
+
+
+def _kept_sums(adapter: AdapterCounts | None, precision: Precision, *, recompute: bool) -> float:
+    """Return the bytes of all layers' sums, which the forward pass keeps unless layers are recomputed."""
+    return 0.0 if recompute else float(precision.weight_bytes * sum(_sums(adapter)))
+
+
+def _largest_sums(adapter: AdapterCounts | None, precision: Precision) -> float:
+    """Return the bytes of one layer's sums, which are also those of their gradient."""
+    return float(precision.weight_bytes * max(_sums(adapter)))
+
+
+def _sums(adapter: AdapterCounts | None) -> list[int]:
+    """Return the number of weights in the sums of each layer, and 0."""
+    return [0, *(layer.sums for layer in (adapter.layers if adapter else ()))]
 
 
 def _clean(parts: Parts) -> Parts:

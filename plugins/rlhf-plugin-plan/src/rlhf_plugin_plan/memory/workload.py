@@ -12,13 +12,9 @@ class Workload:
     """Sequences of one step."""
 
     prompts: int
-    """Number of prompts."""
     samples: int
-    """Number of samples of each prompt."""
     prompt_tokens: int
-    """Number of tokens of a prompt."""
     response_tokens: int
-    """Number of tokens of a response."""
     image_tokens: int = 0
     """Number of tokens of a prompt on which features of its image stand."""
     known_lengths: bool
@@ -31,12 +27,10 @@ class Workload:
 
     @property
     def sequences(self) -> int:
-        """Number of sequences."""
         return self.prompts * self.samples
 
     @property
     def length(self) -> int:
-        """Number of tokens of one sequence."""
         return self.prompt_tokens + self.response_tokens
 
     @property

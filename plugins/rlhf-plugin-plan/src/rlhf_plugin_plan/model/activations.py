@@ -18,11 +18,7 @@ from .towers import TowerShape
 
 
 def layer_bytes(
-    shape: ModelShape,
-    precision: Precision,
-    *,
-    compiled: bool = False,
-    layer: int = 0,
+    shape: ModelShape, precision: Precision, *, compiled: bool = False, layer: int = 0
 ) -> float:
     """Return the bytes of one token that one layer keeps for its backward pass.
 
@@ -95,13 +91,13 @@ class AdaptedLayer:
     """Arrays that one layer keeps for its backward pass beside fixed weights. A fixed weight's matmul keeps no input:
     an array is kept only if the adapter reads it."""
 
-    first_norm: bool
+    first_norm: bool = False
     """Whether the first norm's output is kept, which the projections of queries, keys and values read."""
-    second_norm: bool
+    second_norm: bool = False
     """Whether the second norm's output is kept, which the feed-forward part reads."""
-    attention: bool
+    attention: bool = False
     """Whether the attention's output is kept by the projection that reads it; attention itself keeps it in any case."""
-    product: bool
+    product: bool = False
     """Whether silu(gate) * up is kept."""
     trained_norms: int = 0
     """Number of the two norms that are trained."""
@@ -183,9 +179,7 @@ def _statistics(shape: ModelShape) -> int:
 
 
 def tower_bytes(
-    tower: TowerShape | MeasuredTower | None,
-    image_tokens: int,
-    precision: Precision,
+    tower: TowerShape | MeasuredTower | None, image_tokens: int, precision: Precision
 ) -> float:
     """Return the bytes that a trained vision tower keeps of images with this many features for its backward pass.
 

@@ -24,7 +24,6 @@ from .making import meta_model
 from .measured import SEEING as SEEING_MEASURED
 from .measured import TEXT, Measured
 from .precision import Precision
-from .quantized import linear_weight_bytes
 from .without_numbers import storage, without_numbers
 
 if TYPE_CHECKING:
@@ -52,6 +51,10 @@ READERS = {
 }
 """Linear layer of the modeled families -> the array of ``AdaptedLayer`` that the layer reads."""
 NORMS = ("input_layernorm", "post_attention_layernorm")
+BLOCK = 64
+"""Number of weights that share a scale in bitsandbytes' 4 bits."""
+SCALES = 256
+"""Number of scales that share a scale of their own if they are quantized too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +62,7 @@ class AdapterCounts:
     """A model under an adapter, in numbers."""
 
     name: str
-    """Name of the adapter."""
     trained: int
-    """Number of trained parameters."""
     tables: int = 0
     """Number of trained parameters in embeddings and output head."""
     head: int = 0
@@ -95,9 +96,6 @@ class AdaptedModels:
 
     def counts(self, spec: RoleSpec, config: Path, precision: Precision) -> AdapterCounts:
         """Return the counts of a role's adapter.
-
-        Args:
-            config: the config.json of the role's model, or its folder.
 
         Raises:
             ConfigError: the adapter's options do not fit the model.
@@ -174,7 +172,11 @@ def count(
     if values.get("model_type") in (*TEXT, *SEEING_MEASURED):
         found = Measured(values, str(config)).kept_under(adapter, precision)
         outside = found.outside
-        kept = [_whole_layer(number, own) for number, own in enumerate(found.layers) if own]
+        kept = [
+            AdaptedLayer(attention=True, number=number, own=own, is_whole=True)
+            for number, own in enumerate(found.layers)
+            if own
+        ]
     else:
         kept = list(_layers(adapter, model, linear, stacks, precision))
     sends_factors = is_served and adapter.served_rank is not None
@@ -195,18 +197,6 @@ def count(
 
 def _file(config: Path) -> Path:
     return config / "config.json" if config.is_dir() else config
-
-
-def _whole_layer(number: int, own: float) -> AdaptedLayer:
-    return AdaptedLayer(
-        first_norm=False,
-        second_norm=False,
-        attention=True,
-        product=False,
-        number=number,
-        own=own,
-        is_whole=True,
-    )
 
 
 def _size(tensors: Mapping[str, Tensor]) -> int:
@@ -251,7 +241,10 @@ def _layers(
                 kept |= {reads} if found[alike][1] else set()
             own_names = [key for key in trained if f".layers.{number}." in key]
             sums = _sums({k: n for k, n in stacks.items() if f".layers.{number}." in k}, own_names)
-            yield _layer(number, own, kept, own_names, sums)
+            norms = sum(any(f".{norm}." in key for key in own_names) for norm in NORMS)
+            yield AdaptedLayer(
+                **dict.fromkeys(kept, True), trained_norms=norms, number=number, sums=sums, own=own
+            )
 
 
 def _form(named: tuple[str, nn.Parameter]) -> tuple[str, Any, bool]:
@@ -267,20 +260,6 @@ def _sums(stacks: Mapping[str, int], trained: Sequence[str]) -> int:
         size
         for key, size in stacks.items()
         if any(name.startswith(owners[key]) for name in trained)
-    )
-
-
-def _layer(number: int, own: int, kept: set[str], trained: list[str], sums: int) -> AdaptedLayer:
-    norms = sum(any(f".{norm}." in key for key in trained) for norm in NORMS)
-    return AdaptedLayer(
-        first_norm="first_norm" in kept,
-        second_norm="second_norm" in kept,
-        attention="attention" in kept,
-        product="product" in kept,
-        trained_norms=norms,
-        number=number,
-        sums=sums,
-        own=own,
     )
 
 
@@ -314,3 +293,27 @@ def _kept(module: nn.Module, inputs: int, tokens: int, dtype: str) -> tuple[int,
         found.pop(storage(parameter), None)
     keeps_input = found.pop(storage(x), None) is not None
     return sum(tensor.untyped_storage().nbytes() for tensor in found.values()), keeps_input
+
+
+def linear_weight_bytes(load_options: Mapping[str, Any]) -> float | None:
+    """Return the bytes of one weight of a linear layer of a base, scales included; None if it is not quantized as it is
+    loaded.
+
+    In 4 bits ``1/2 + 4/64`` bytes; with quantized scales ``1/2 + 1/64 + 4/(64 * 256)``, which is 4.127 bits. In 8 bits
+    1 byte: a row's scale is not counted.
+
+    Source: Dettmers et al. 2023 (QLoRA), arXiv:2305.14314, section 3.
+
+    Raises:
+        RuntimeError: the options quantize in another way.
+    """
+    config = load_options.get("quantization_config")
+    if config is None:
+        return None
+    if getattr(config, "load_in_4bit", False):
+        if config.bnb_4bit_use_double_quant:
+            return 0.5 + 1 / BLOCK + 4 / (BLOCK * SCALES)
+        return 0.5 + 4 / BLOCK
+    if getattr(config, "load_in_8bit", False):
+        return 1.0
+    raise RuntimeError(f"{type(config).__name__}: its bytes of a weight are not known")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.contracts import ModelAdapter
@@ -16,7 +17,7 @@ from rlhf_core.contracts import ModelAdapter
 from .experts import ExpertsShape
 from .making import Made, meta_model
 from .measured_towers import tower_of
-from .precision import Precision
+from .precision import BFLOAT16, Precision
 from .without_numbers import (
     ATTENTION,
     Attention,
@@ -94,9 +95,7 @@ class Counts:
     """Numbers of a model; those of attention are sums over the layers."""
 
     parameters: int
-    """Number of all parameters."""
     layer_parameters: int
-    """Number of parameters of the layers."""
     linear_weights: int
     """Number of the layers' weights that multiply every token."""
     joined_weights: int
@@ -108,7 +107,6 @@ class Counts:
     tower: int
     """Number of parameters of parts that read pixels or sounds, projectors included."""
     projector: int
-    """Number of parameters of projectors."""
     queries: int
     """Numbers of a token that attention multiplies with each key and value: the mean of queries and values."""
     keys: int
@@ -126,19 +124,14 @@ class Counts:
 class Measured:
     """A model without closed forms, from its config.json.
 
-    Args:
-        values: of the config.json.
-        source: name of the config.json for messages.
-
     Raises:
         ConfigError: Transformers refuses the values, the model could not compute with them, or a package is missing.
     """
 
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
-        self._values, self._source = values, source
-        self._kept: dict[Precision, Kept] = {}
-        with without_numbers(Precision(parameters="bfloat16", compute="bfloat16")):
-            made = self._made("bfloat16")
+        self._make = partial(_made, values, source)
+        with without_numbers(BFLOAT16):
+            made = self._make("bfloat16")
             model, self.missing = _without_memory(made.model), made.missing
             self.text = _by_common_names(model.config.get_text_config())
             self.is_tied = _is_tied(model)
@@ -148,16 +141,14 @@ class Measured:
             kinds = [
                 _kind(layer, named[number : number + 1]) for number, layer in enumerate(layers)
             ]
-            self.tower = tower_of(model, self._model, self._source)
+            self.tower = tower_of(model, self._model, source)
             counted = _counted(model, layers)
             self.prefix = _first_of_each(kinds)
             self.stands_for = [_last_of(kinds, number, self.prefix) for number in range(len(kinds))]
             del layers[self.prefix :]
             few, attention = passed(model, layers, TOKENS)
             many, _ = passed(model, layers, 2 * TOKENS)
-        self._kept[Precision(parameters="bfloat16", compute="bfloat16")] = _grown(
-            few, many, self.stands_for
-        )
+        self._kept = {BFLOAT16: _grown(few, many, self.stands_for)}
         widths = [attention.get(number, Attention()) for number in self.stands_for]
         self.counts = Counts(
             **counted,
@@ -194,12 +185,8 @@ class Measured:
         few, many = (passed(model, layers, tokens)[0] for tokens in (TOKENS, 2 * TOKENS))
         return _grown(few, many, stands_for)
 
-    def _made(self, dtype: str) -> Made:
-        register_attention()
-        return meta_model(self._values, self._source, dtype, ATTENTION)
-
     def _model(self, dtype: str) -> Any:
-        return self._made(dtype).model
+        return self._make(dtype).model
 
     @property
     def state_numbers(self) -> tuple[int, int]:
@@ -234,20 +221,15 @@ class Measured:
 class CountedTower:
     """The part of an image-text model that reads pixels, counted beside a text model with closed forms.
 
-    Args:
-        values: of the config.json.
-        source: name of the config.json for messages.
-
     Raises:
         ConfigError: as from ``Measured``.
     """
 
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
         def make(dtype: str) -> Any:
-            register_attention()
-            return meta_model(values, source, dtype, ATTENTION).model
+            return _made(values, source, dtype).model
 
-        with without_numbers(Precision(parameters="bfloat16", compute="bfloat16")):
+        with without_numbers(BFLOAT16):
             model = _without_memory(make("bfloat16"))
             text = model.config.get_text_config().to_dict()
             self.text: dict[str, Any] = {**text, "tie_word_embeddings": _is_tied(model)}
@@ -255,6 +237,11 @@ class CountedTower:
             self.tower = tower_of(model, make, source)
             sizes = _beside_text(model)
         self.parameters, self.projector_parameters = sizes["tower"], sizes["projector"]
+
+
+def _made(values: Mapping[str, Any], source: str, dtype: str) -> Made:
+    register_attention()
+    return meta_model(values, source, dtype, ATTENTION)
 
 
 def _is_tied(model: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from .live_bytes import widest
 from .making import refused
-from .precision import Precision
+from .precision import BFLOAT16, Precision
 from .without_numbers import attention_operations, kept_bytes, numbers_of_inputs, without_numbers
 
 SIDES = (8, 16, 24)
@@ -23,7 +23,6 @@ IMAGES = (1, 2)
 """Numbers of images that are passed where a tower reads tiles. What the second adds is without casts of weights."""
 INTERNVL_TILES = 13
 """Tiles of InternVL's largest image: 12, the ``max_patches`` of its image processor, and the whole image."""
-_BFLOAT16 = Precision(parameters="bfloat16", compute="bfloat16")
 
 
 Inputs = dict[str, Any]
@@ -35,7 +34,6 @@ class Seen:
     """Costs of the images of one pass."""
 
     features: int
-    """Number of their features."""
     flops: int
     """Operations of a forward pass."""
     kept: int
@@ -78,7 +76,7 @@ class MeasuredTower:
         """Return the operations of a forward pass over one image with this many features."""
         if not image_tokens:
             return 0
-        images = self._images(_BFLOAT16)
+        images = self._images(BFLOAT16)
         flops = [each.flops for each in images]
         if self._tiles:
             return self._tiles_of(image_tokens) * (flops[1] - flops[0]) // self._tiles
@@ -101,11 +99,11 @@ class MeasuredTower:
             pixels: largest area of an image; None: any.
         """
         if self._most:
-            return self._most * self._images(_BFLOAT16)[0].features
+            return self._most * self._images(BFLOAT16)[0].features
         return self._largest(pixels)
 
     def _tiles_of(self, image_tokens: int) -> int:
-        return -(-image_tokens * self._tiles // self._images(_BFLOAT16)[0].features)
+        return -(-image_tokens * self._tiles // self._images(BFLOAT16)[0].features)
 
     def _grown(self, image_tokens: int, precision: Precision, sizes: Sequence[int]) -> float:
         """Return bytes by the tile, by pairs, or by what a larger image takes more."""
@@ -147,12 +145,7 @@ def _through(images: Sequence[Seen], values: Sequence[int], image_tokens: int) -
 
 
 def tower_of(model: Any, make: Callable[[str], Any], source: str) -> MeasuredTower | None:
-    """Return the tower of a model by the arguments that its images take; None: it has no images of a known form.
-
-    Args:
-        make: returns the model on the meta device for a type of its parameters.
-        source: name of the config.json for messages.
-    """
+    """Return the tower of a model by the arguments that its images take; None: it has no images of a known form."""
     of = partial(MeasuredTower, make, source=source)
     base, config = model.base_model, model.config
     vision = getattr(config, "vision_config", None)
@@ -184,12 +177,7 @@ def tower_of(model: Any, make: Callable[[str], Any], source: str) -> MeasuredTow
 
 def _of_timm(base: Any, tokens: int, of: Callable[..., MeasuredTower]) -> MeasuredTower | None:
     """Return the tower of a model that has an encoder of timm; None: an image of the encoder's own size is not what the
-    model reads, which only its processor knows.
-
-    Args:
-        tokens: number of the features of an image.
-        of: makes a tower of the model.
-    """
+    model reads, which only its processor knows."""
     import torch
 
     _, *sides = base.vision_tower.timm_model.pretrained_cfg["input_size"]

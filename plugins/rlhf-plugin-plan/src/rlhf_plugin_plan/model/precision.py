@@ -16,7 +16,6 @@ class Precision:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of one parameter."""
         return 4 if self.parameters == "float32" else 2
 
     @property
@@ -28,3 +27,6 @@ class Precision:
     def casts(self) -> bool:
         """Whether weights are cast in every pass (autocast)."""
         return self.parameters != self.compute
+
+
+BFLOAT16 = Precision(parameters="bfloat16", compute="bfloat16")

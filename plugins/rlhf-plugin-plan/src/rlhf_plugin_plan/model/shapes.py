@@ -17,8 +17,7 @@ from .experts import ExpertsShape
 from .measured import CountedTower, Measured
 from .measured_towers import MeasuredTower
 from .recurrent import RecurrentShape
-from .seeing import COUNTED_TOWERS, QWEN, text_config
-from .towers import TowerShape, tower_of
+from .towers import COUNTED_TOWERS, QWEN, TowerShape, text_config, tower_of
 
 FAMILIES = (
     "llama",
@@ -105,7 +104,6 @@ class ModelShape:
 
     @property
     def expert_layers(self) -> int:
-        """Number of layers with experts."""
         return self.layers - self.dense_layers
 
     def is_recurrent(self, layer: int) -> bool:
@@ -293,9 +291,6 @@ def read_shape(path: Path) -> ModelShape:
 
 def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
     """Return the shape that a config.json describes.
-
-    Args:
-        source: name of the config.json for messages.
 
     Raises:
         ConfigError: the family is not modeled, a key is missing, or the key heads do not divide the attention heads.

@@ -11,6 +11,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+QWEN: Mapping[str, str] = {
+    "qwen2_vl": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
+"""``model_type`` of a family whose tower has closed forms, too -> that of its text model."""
+COUNTED_TOWERS = ("llava", "gemma3", "internvl")
+"""Families whose tower is counted in Transformers' own model."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TowerShape:
@@ -25,9 +37,7 @@ class TowerShape:
     hidden: int
     """Width of the hidden states, D."""
     layers: int
-    """Number of layers."""
     heads: int
-    """Number of attention heads."""
     ffn: int
     """Width of the feed-forward part, F."""
     patch_inputs: int
@@ -41,7 +51,6 @@ class TowerShape:
     full_layers: int
     """Number of layers that attend over the whole image."""
     window: int
-    """Number of patches of a window."""
     gated: bool = True
     """Qwen2.5-VL: RMS norms and a gated feed-forward part; False: Qwen2-VL and Qwen3-VL."""
     first_bias: bool = False
@@ -78,7 +87,6 @@ class TowerShape:
 
     @property
     def parameters(self) -> int:
-        """Number of all parameters."""
         norm = 1 if self.gated else 2  # vectors of a norm: a scale, and with layer norms a bias
         biases = 4 * self.hidden + (self.ffn_matrices - 1) * self.ffn + self.hidden
         small = self.layers * (2 * norm * self.hidden + biases)
@@ -92,9 +100,6 @@ class TowerShape:
         """Return the operations of a forward pass over one image.
 
         ``2`` for each weight and patch or feature, and ``4 D`` for each pair of a patch and one that it attends to.
-
-        Args:
-            image_tokens: number of the image's features.
         """
         patches = self.patches(image_tokens)
         weights = 2 * (self.layer_weights + self.patch_inputs * self.hidden) * patches
@@ -115,11 +120,7 @@ class TowerShape:
         return max(1, pixels // (self.patch_side * self.merge) ** 2)
 
     def projector_bytes(self, image_tokens: int, width: int) -> int:
-        """Return the bytes that all mergers keep of an image: normalized inputs and what matmuls and GELU read.
-
-        Args:
-            width: bytes of one element of a matmul's input.
-        """
+        """Return the bytes that all mergers keep of an image: normalized inputs and what matmuls and GELU read."""
         mergers = (1 + self.early_mergers) * (8 + 3 * width) * self.hidden
         return self.patches(image_tokens) * mergers
 
@@ -153,3 +154,14 @@ def tower_of(config: Mapping[str, Any], number: Callable[[str], int], *, family:
         positions=number("num_position_embeddings") if newest else 0,
         early_mergers=len(config.get("deepstack_visual_indexes") or ()) if newest else 0,
     )
+
+
+def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of the text model of one of ``QWEN``, which may stand beside the tower.
+
+    The text model has a ``tie_word_embeddings`` of its own, which does not count: the output head is the whole's.
+    """
+    own = config.get("text_config") or {}
+    tied = config.get("tie_word_embeddings", False)
+    kind = QWEN[config["model_type"]]
+    return {**config, **own, "model_type": kind, "tie_word_embeddings": tied}

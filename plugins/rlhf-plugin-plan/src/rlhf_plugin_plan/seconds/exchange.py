@@ -14,6 +14,7 @@ from ..memory.role import (
 from .setting import Phase, Setting
 from .work import head_exchange_bytes, matrix_exchange_bytes, slice_exchange_bytes
 
+LINKS = "links between GPUs, if nothing overlaps"
 ENGINE_EXCHANGE = "exchange engine"
 
 
@@ -45,12 +46,7 @@ def role_exchange(setting: Setting, name: str, *, scored: bool) -> Iterator[Phas
         )
     else:
         sent = passes * slice_exchange_bytes(planned.shape, rows * work.length, group, width)
-    yield Phase(
-        name=f"exchange {name} layers",
-        limit_s=sent / setting.link(group),
-        measured_s=None,
-        bound="links between GPUs, if nothing overlaps",
-    )
+    yield Phase(name=f"exchange {name} layers", limit_s=sent / setting.link(group), bound=LINKS)
 
 
 def layerwise_exchange(setting: Setting, name: str, beside_s: float) -> Phase:
@@ -60,9 +56,6 @@ def layerwise_exchange(setting: Setting, name: str, beside_s: float) -> Phase:
     pass. So seconds count where nothing is computed beside them: for the weights outside of layers and the first
     layer's at the beginning of a micro-batch, for a layer's gradients and those outside of layers at its end, and for
     what takes longer than all passes.
-
-    Args:
-        beside_s: seconds of the step's passes.
     """
     planned = setting.roles[name]
     role, sharing = planned.role, planned.sharing
@@ -80,7 +73,7 @@ def layerwise_exchange(setting: Setting, name: str, beside_s: float) -> Phase:
         name=f"exchange {name}",
         limit_s=passes * sent / link,
         measured_s=passes * alone / link + max(0.0, passes * (sent - alone) / link - beside_s),
-        bound="links between GPUs, if nothing overlaps",
+        bound=LINKS,
     )
 
 
@@ -92,9 +85,4 @@ def engine_exchange(setting: Setting, tokens: int) -> Iterator[Phase]:
         return
     shape = setting.roles["policy"].shape
     sent = matrix_exchange_bytes(shape, tokens, ranks, BYTES[engine.compute])
-    yield Phase(
-        name=ENGINE_EXCHANGE,
-        limit_s=sent / setting.link(engine.gpus_of_copy),
-        measured_s=None,
-        bound="links between GPUs, if nothing overlaps",
-    )
+    yield Phase(name=ENGINE_EXCHANGE, limit_s=sent / setting.link(engine.gpus_of_copy), bound=LINKS)

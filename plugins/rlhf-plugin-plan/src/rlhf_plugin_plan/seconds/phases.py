@@ -10,7 +10,7 @@ from ..memory.engine_memory import BYTES, kv_bytes
 from ..memory.planned_roles import PlannedRole, keeps_groups
 from ..memory.role import Role, trained_parameters, weight_bytes
 from . import measured
-from .exchange import ENGINE_EXCHANGE, engine_exchange, layerwise_exchange, role_exchange
+from .exchange import ENGINE_EXCHANGE, LINKS, engine_exchange, layerwise_exchange, role_exchange
 from .setting import Phase, Setting
 from .work import (
     Decoding,
@@ -19,7 +19,6 @@ from .work import (
     decode,
     forward_flops,
     gradient_bytes,
-    optimizer_bytes,
     prompts,
     sequences,
     training_flops,
@@ -33,10 +32,7 @@ def phases_of(setting: Setting) -> tuple[Phase, ...]:
     passes = {
         "old log-probs": ("policy", bool(demands.old_statistics)),
         # Beside an adapter the reference is the policy with the adapter off.
-        BASE_PASS: (
-            "reference" if "reference" in setting.roles else "policy",
-            demands.reference,
-        ),
+        BASE_PASS: ("reference" if "reference" in setting.roles else "policy", demands.reference),
         "teacher log-probs": ("teacher", demands.teacher),
         "values": ("critic", demands.critic),
     }
@@ -68,7 +64,7 @@ def first_passes_s(phases: Sequence[Phase], updates: int) -> float:
         updates: optimizer steps of each role, among which training passes are split evenly.
     """
     passes = (phase for phase in phases if phase.bound == PASSES and phase.name not in GENERATION)
-    return sum(_at_rates(p) / (updates if p.name.startswith(TRAINING) else 1) for p in passes)
+    return sum(p.seconds / (updates if p.name.startswith(TRAINING) else 1) for p in passes)
 
 
 def moves_phase(seconds: float) -> Phase:
@@ -76,7 +72,6 @@ def moves_phase(seconds: float) -> Phase:
     return Phase(
         name="sleep and wake",
         limit_s=seconds,
-        measured_s=None,
         bound="host memory over PCIe; state comes back beside the passes",
     )
 
@@ -95,19 +90,10 @@ class Step:
 
 def step_of(phases: Sequence[Phase], *, overlaps: bool) -> Step:
     """Return the sum of the phases; with ``overlaps`` the slower of generation and training, plus the weight sync."""
-    limit_s, rates_s = (
-        _joined([(phase.name, time(phase)) for phase in phases], overlaps=overlaps)
-        for time in (_limit, _at_rates)
-    )
+    limits = [(phase.name, phase.limit_s) for phase in phases]
+    rates = [(phase.name, phase.seconds) for phase in phases]
+    limit_s, rates_s = (_joined(times, overlaps=overlaps) for times in (limits, rates))
     return Step(limit_s=limit_s, rates_s=rates_s, overlaps=overlaps)
-
-
-def _limit(phase: Phase) -> float:
-    return phase.limit_s
-
-
-def _at_rates(phase: Phase) -> float:
-    return phase.limit_s if phase.measured_s is None else phase.measured_s
 
 
 def _joined(times: Sequence[tuple[str, float]], *, overlaps: bool) -> float:
@@ -142,10 +128,7 @@ def _generation(setting: Setting) -> Iterator[Phase]:
     vllm = engine.vllm is not None
     share = data.training_share(shape, recompute=False)
     yield Phase(
-        name="prefill",
-        limit_s=prefill,
-        measured_s=prefill / share if vllm else None,
-        bound=PASSES,
+        name="prefill", limit_s=prefill, measured_s=prefill / share if vllm else None, bound=PASSES
     )
     done = decode(
         shape,
@@ -215,10 +198,7 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
     )
     limit = flops / _role_flops(setting, planned)
     share = measured.load().training_share(
-        planned.shape,
-        recompute=role.recompute,
-        compiled=role.compiled,
-        weights=_weights_of(role),
+        planned.shape, recompute=role.recompute, compiled=role.compiled, weights=_weights_of(role)
     )
     updates = setting.planned.demands.updates_per_step
     seconds = measured.load().training_seconds(
@@ -226,12 +206,11 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
     )
     yield Phase(name=f"{TRAINING}{name}", limit_s=limit, measured_s=seconds, bound=PASSES)
     trained = trained_parameters(role)
-    moved = optimizer_bytes(trained * sharing.part(1), assumed.OPTIMIZER_TRAFFIC)
+    moved = trained * sharing.part(1) * assumed.OPTIMIZER_TRAFFIC
     rate = 1e9 * setting.gpu.host_gb_s if sharing.offload_optimizer else setting.gpu.bandwidth
     yield Phase(
         name=f"optimizer {name}",
         limit_s=updates * moved / rate,
-        measured_s=None,
         bound="host memory" if sharing.offload_optimizer else "GPU memory",
     )
     if sharing.layerwise:
@@ -253,7 +232,7 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
         name=f"exchange {name}",
         limit_s=exchange,
         measured_s=exchange / (rates.passing_share if sharing.in_passing else rates.exchange_share),
-        bound="links between GPUs, if nothing overlaps",
+        bound=LINKS,
     )
 
 
@@ -279,7 +258,7 @@ def _weight_sync(setting: Setting) -> Iterator[Phase]:
         ),
         "store": (2 * size / (1e9 * setting.gpu.host_gb_s), "host memory, out and back"),
     }[setting.placement.weights]
-    yield Phase(name=SYNC, limit_s=seconds, measured_s=None, bound=bound)
+    yield Phase(name=SYNC, limit_s=seconds, bound=bound)
 
 
 def _weights_of(role: Role) -> measured.Kind:

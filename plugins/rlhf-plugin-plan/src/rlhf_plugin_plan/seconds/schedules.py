@@ -32,7 +32,6 @@ class Schedule:
     rest_s: float
     """Seconds of all other phases but the weight sync."""
     step_s: float
-    """Seconds of a step."""
     waits: bool
     """Whether the longest response sets the step, and not the work."""
 
@@ -58,7 +57,7 @@ def schedules(setting: Setting, phases: Sequence[Phase], *, sleeps: bool) -> tup
     if not phases or not setting.workload.spread:
         return ()
     copy = _Copy.of(setting)
-    named = {phase.name: _seconds(phase) for phase in phases}
+    named = {phase.name: phase.seconds for phase in phases}
     sync = named.get(SYNC, 0.0)
     prefill = sum(named.get(name, 0.0) for name in GENERATION if name != "decode")
     rest = sum(named.values()) - sync - sum(named.get(name, 0.0) for name in GENERATION)
@@ -97,10 +96,6 @@ def _joined(
     )
 
 
-def _seconds(phase: Phase) -> float:
-    return phase.limit_s if phase.measured_s is None else phase.measured_s
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Copy:
     """One copy of the engine's model and its share of a step's responses."""
@@ -121,9 +116,8 @@ class _Copy:
         setting = self.setting
         shape = setting.roles["policy"].shape
         prompt = setting.workload.prompt_tokens
-        return self._at_rates(
-            decode(shape, self.lengths, prompt, concurrency(setting), engine_rates(setting))
-        )
+        done = decode(shape, self.lengths, prompt, concurrency(setting), engine_rates(setting))
+        return decoding_seconds(setting, done)
 
     def always_full(self) -> float:
         """Return the seconds for as many tokens while no place is ever empty, and for keys that are computed again.
@@ -133,7 +127,7 @@ class _Copy:
         """
         setting = self.setting
         places = concurrency(setting)
-        seconds = self._at_rates(self._full(places, sum(self.lengths) / places))
+        seconds = self._full(places, sum(self.lengths) / places)
         if setting.engine.vllm is None:
             return seconds
         shape = setting.roles["policy"].shape
@@ -142,27 +136,25 @@ class _Copy:
 
     def longest(self) -> float:
         """Return the seconds of the longest response in a full engine."""
-        return self._at_rates(self._full(concurrency(self.setting), max(self.lengths)))
+        return self._full(concurrency(self.setting), max(self.lengths))
 
     @property
     def _context(self) -> float:
         squares = sum(length**2 for length in self.lengths)
         return self.setting.workload.prompt_tokens + squares / (2 * sum(self.lengths))
 
-    def _full(self, places: int, steps: float) -> Decoding:
+    def _full(self, places: int, steps: float) -> float:
         shape, rates = self.setting.roles["policy"].shape, engine_rates(self.setting)
         read = places * self._context
         keys = max(
             rates.kv_token_bytes * (read + places) / rates.bandwidth,
             attention_flops(shape, round(read)) / rates.flops,
         )
-        return Decoding(
+        done = Decoding(
             seconds=steps * (decode_step_seconds(shape, places, rates) + keys),
             steps=round(steps),
             requests=round(steps * places),
         )
-
-    def _at_rates(self, done: Decoding) -> float:
         return decoding_seconds(self.setting, done)
 
 

@@ -23,10 +23,15 @@ class Phase:
     """Name in the report."""
     limit_s: float
     """Seconds at the hardware's limit, which no implementation of this model in this precision can beat."""
-    measured_s: float | None
+    measured_s: float | None = None
     """Seconds at the measured share of the limit; None without a measurement."""
     bound: str
     """Part of the hardware that sets the limit."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds at measured rates; without a measurement those at the limit."""
+        return self.limit_s if self.measured_s is None else self.measured_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,9 +36,7 @@ def sequences(num: int, prompt: int, response: int) -> PassTokens:
     """Return the work of ``num`` sequences of P + R tokens: ``S (S + 1) / 2`` pairs each, the head at responses."""
     length = prompt + response
     return PassTokens(
-        tokens=num * length,
-        pairs=num * (length * (length + 1) // 2),
-        head_tokens=num * response,
+        tokens=num * length, pairs=num * (length * (length + 1) // 2), head_tokens=num * response
     )
 
 
@@ -137,9 +135,6 @@ def matrix_exchange_bytes(shape: ModelShape, tokens: float, ranks: int, width: i
     sends ``2 (T - 1) / T`` times the array. A backward pass sends as much.
 
     Source: Shoeybi et al. 2019 (Megatron-LM), arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198.
-
-    Args:
-        width: bytes of one number.
     """
     return 4 * shape.layers * shape.hidden * tokens * width * (ranks - 1) / ranks
 
@@ -149,10 +144,6 @@ def head_exchange_bytes(shape: ModelShape, tokens: float, ranks: int, width: int
 
     ``V (T - 1) / T`` logits for each token, since every rank needs all logits; 0 for a tied head, because embeddings
     are whole on every rank.
-
-    Args:
-        tokens: number of tokens at which the head is applied.
-        width: bytes of one number.
     """
     return 0.0 if shape.tied else shape.vocab * tokens * width * (ranks - 1) / ranks
 
@@ -165,10 +156,6 @@ def slice_exchange_bytes(shape: ModelShape, tokens: float, ranks: int, width: in
     much.
 
     Source: Jacobs et al. 2023 (DeepSpeed-Ulysses), arXiv:2309.14509, section 3.2.
-
-    Args:
-        tokens: number of tokens of one rank's slices.
-        width: bytes of one number.
     """
     keys = math.lcm(shape.kv_heads, ranks) * shape.head_dim
     return 2 * shape.layers * (shape.query_width + keys) * tokens * width * (ranks - 1) / ranks
@@ -179,9 +166,7 @@ class Decoding:
     """Work of one engine that decodes its responses. A *decoding step* gives every running sequence one token."""
 
     seconds: float
-    """Seconds at the limit of the hardware."""
     steps: int
-    """Number of decoding steps."""
     requests: int
     """Number of running sequences, summed over decoding steps; the host's time grows with it."""
 
@@ -244,11 +229,6 @@ def decode(
         while running and running[0][0] <= step:
             heapq.heappop(running)
     return Decoding(seconds=seconds, steps=step, requests=requests)
-
-
-def optimizer_bytes(parameters: float, traffic: float) -> float:
-    """Return the bytes of GPU memory that one update of ``parameters`` reads and writes; ``traffic`` bytes for each."""
-    return parameters * traffic
 
 
 def gradient_bytes(

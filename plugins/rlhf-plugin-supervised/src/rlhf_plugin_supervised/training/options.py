@@ -28,7 +28,6 @@ from rlhf_config import (
 )
 from rlhf_config.common import (
     MICRO_BATCH,
-    SETS,
     TOKEN_CACHE,
     BackendSelection,
     CheckpointConfig,
@@ -43,6 +42,7 @@ from rlhf_config.common import (
     RuntimeSelection,
     SeeingActor,
     SeeingModel,
+    TrainSets,
     with_room,
 )
 from rlhf_core import CapabilityError, Config, ConfigError
@@ -57,11 +57,7 @@ TRAINED_ROLES = {"rm": REWARD_MODEL, "prm": REWARD_MODEL}
 """Command -> the role that learns, where that is not the policy."""
 
 
-class ExampleData(ImageData, SequenceOptions):
-    train: tuple[str, ...] = Field(
-        (),
-        description=SETS,
-    )
+class ExampleData(ImageData, SequenceOptions, TrainSets):
     source: str | None = Field(
         None,
         description="component that gives the rows instead of data.train: NAME, or FILE.py:NAME for a function of "

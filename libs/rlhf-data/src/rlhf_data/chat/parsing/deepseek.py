@@ -21,7 +21,6 @@ _FENCE = re.compile(
 
 
 def read_deepseek(pieces: Sequence[Piece]) -> CallsRead:
-    """Return the calls of an answer."""
     read = CallsRead.empty()
     parts: list[str] | None = None
     for piece in pieces:

@@ -13,7 +13,6 @@ class CallForm(NamedTuple):
 
     name: str
     marks: tuple[str, ...]
-    """Marks of the form."""
     sign: str
     """Mark by which the form is known."""
 
@@ -37,13 +36,7 @@ THOUGHTS = (
 CALLS = (
     CallForm(
         "deepseek",
-        (
-            deepseek.BEGIN,
-            deepseek.END,
-            deepseek.SEPARATOR,
-            deepseek.ALL_BEGIN,
-            deepseek.ALL_END,
-        ),
+        (deepseek.BEGIN, deepseek.END, deepseek.SEPARATOR, deepseek.ALL_BEGIN, deepseek.ALL_END),
         deepseek.BEGIN,
     ),
     CallForm("mistral", (mistral.CALLS, mistral.ARGS, mistral.CALL_ID), mistral.CALLS),

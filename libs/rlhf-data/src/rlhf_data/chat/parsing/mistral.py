@@ -12,7 +12,6 @@ CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 
 
 def read_mistral(pieces: Sequence[Piece]) -> CallsRead:
-    """Return the calls of an answer."""
     read = CallsRead.empty()
     starts = [place for place, piece in enumerate(pieces) if piece.is_mark and piece.text == CALLS]
     read.content += [piece.text for piece in pieces[: starts[0] if starts else None]]

@@ -15,6 +15,7 @@ from rlhf_core.batch.task import Message
 from rlhf_core.media.parts import IMAGE_KEYS, is_image
 from rlhf_core.media.videos import MEDIA, NO_FILE, VIDEO, VIDEO_KEYS, is_video, named_video
 
+from ...source import is_list
 from .problem import BAD, PART, TemplateProblem, shortened
 
 Show = Callable[[Sequence[Message]], str]
@@ -42,11 +43,7 @@ class ContentForm(StrEnum):
 
 
 class Contents:
-    """Fits the contents of messages to a template.
-
-    Args:
-        show: renders messages; asked some times for each role.
-    """
+    """Fits the contents of messages to a template."""
 
     def __init__(self, show: Show) -> None:
         self._show = show
@@ -73,7 +70,7 @@ class Contents:
 
     def _joined(self, message: Message, number: int) -> Message:
         content = message.get("content")
-        if not isinstance(content, Sequence) or isinstance(content, str | bytes):
+        if not is_list(content):
             return message
         texts = [
             text_of_part(part, f"message {number}, part {place}")
@@ -132,9 +129,6 @@ class Contents:
 def text_of_part(part: object, where: str) -> str | None:
     """Return the text of a part of a content; None for an image or a video. Keys that are null are as if they were
     not there.
-
-    Args:
-        where: message and number of the part, for errors.
 
     Raises:
         TemplateProblem: the part is neither, or has a key that nothing reads.

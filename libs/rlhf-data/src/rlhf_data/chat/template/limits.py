@@ -55,10 +55,7 @@ class _Account:
                 f"it does not come to an end within {self._limit} steps; expected a template whose work grows with the "
                 "messages"
             )
-        if characters > MAX_CHARACTERS:
-            raise TemplateLimit(
-                f"it writes more than {MAX_CHARACTERS} characters; expected a text about as long as the messages"
-            )
+        _check_length(characters)
 
 
 _account: ContextVar[_Account | None] = ContextVar("account of a template", default=None)
@@ -115,9 +112,6 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 class BoundedTemplate:
     """Chat template that is run within limits.
-
-    Args:
-        source: the template's text.
 
     Raises:
         Exception: of any kind, if the template cannot be compiled.

@@ -191,11 +191,12 @@ class ShownText:
         if piece.strip() in self._text:
             return True
         if self._squeezed is None:
-            self._squeezed = _squeezed(self._text)
-        return any(_squeezed(one) in self._squeezed for one in _spellings(piece))
+            self._squeezed = squeezed(self._text)
+        return any(squeezed(one) in self._squeezed for one in _spellings(piece))
 
 
-def _squeezed(text: str) -> str:
+def squeezed(text: str) -> str:
+    """Return a text without its blanks, for comparisons up to blanks."""
     return "".join(text.split())
 
 

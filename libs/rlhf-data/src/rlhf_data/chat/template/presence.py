@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from rlhf_core.batch.task import Message
 from rlhf_core.media.parts import is_image, is_seen
 
+from ...source import is_list
 from .pieces import (
     SAID_FIELDS,
     THOUGHT_FIELDS,
@@ -52,9 +53,6 @@ class Presence:
 
     A field of a message that is none of the usual ones (``timestamp``, ``country``) may be left out; one warning names
     it.
-
-    Args:
-        show: renders a conversation.
     """
 
     def __init__(self, show: Show) -> None:
@@ -145,7 +143,7 @@ def _shape_of(message: Message) -> tuple[Any, ...]:
 
 def _shape_of_content(message: Message) -> Any:
     content = message.get("content")
-    if isinstance(content, Sequence) and not isinstance(content, str | bytes):
+    if is_list(content):
         return tuple(
             ("image" if is_image(part) else "video") if is_seen(part) else "text"
             for part in content

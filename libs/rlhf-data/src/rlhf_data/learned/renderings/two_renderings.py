@@ -93,7 +93,6 @@ class _TwoTokenizers:
         self.renderer, self.eos = own.renderer, own.eos
 
     def tokenize(self, texts: Sequence[LearnedText]) -> list[LearnedTokens | RowProblem]:
-        """Return the tokens of each text, as ``SpanTokenizer`` does."""
         found = (one.tokenize(texts[start::2]) for start, one in enumerate(self._both))
         return [tokens for pair in zip(*found, strict=True) for tokens in pair]
 
@@ -118,7 +117,6 @@ class TwoRenderings:
         self.max_tokens = self._own.max_tokens
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
-        """Return both renderings."""
         own = self._own.texts(row, images)
         if own[0].is_plain:
             raise RowProblem(
@@ -132,7 +130,6 @@ class TwoRenderings:
             raise self._of_other(problem) from problem
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
-        """Return both sequences."""
         own, other = tokens
         self._require_same_answers(own, other)
         first = cut_to(own, self._options)

@@ -54,13 +54,11 @@ class LearnedRows:
     """The sequences, ordered by uid: ``uid.prompt`` is the row's index in the concatenation of all sets, bad rows
     included. The action mask marks the learned tokens; every span of them is a turn."""
     total: int
-    """Number of rows that were read."""
     bad: tuple[BadRow, ...]
     """Rows that were left out, with the reasons."""
     inert: InertWords = field(default_factory=InertWords)
     """Count of the rows whose control words are ordinary text."""
     sets: tuple[LearnedSet, ...]
-    """The sets, in their order."""
     read: Hashes
     """(B,) hash of what the model reads of each sequence's row: tokens and images of all its sequences."""
 
@@ -161,11 +159,7 @@ class Gathered:
         warn_of_unread(option, (one.unread for one in self._sets))
 
     def say_forms(self, option: str, sets: Sequence[str]) -> None:
-        """Log the form of each set.
-
-        Args:
-            sets: the sets as the user wrote them.
-        """
+        """Log the form of each set."""
         for one, spec in zip(self._sets, sets, strict=True):
             if one.form is not None:
                 say_form(one.form, one.num_columns, option, spec)
@@ -218,11 +212,7 @@ class Gathered:
             log.warning("%s", self._order.describe(total, option))
 
     def rows(self, option: str, stored: StoredColumns | None = None) -> LearnedRows:
-        """Return all rows.
-
-        Args:
-            stored: the sequences; None: they are in memory.
-        """
+        """Return all rows."""
         if stored is None:
             read = np.array(self._read, dtype=np.uint64)
             stored = StoredColumns(self._sequences.columns(), read)

@@ -45,12 +45,7 @@ _LIBRARIES = ("transformers", "tokenizers", "jinja2")
 
 
 class TokenCache:
-    """The entry of some sets in a folder of entries.
-
-    Args:
-        folder: folder of all entries.
-        key: name of the entry, see ``key_of``.
-    """
+    """The entry of some sets in a folder of entries."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self._folder = folder
@@ -79,7 +74,6 @@ class TokenCache:
         return mapped(self._entry), kept["account"]
 
     def writer(self) -> EntryWriter:
-        """Return a writer of the entry."""
         self._folder.mkdir(parents=True, exist_ok=True)
         return EntryWriter(Path(tempfile.mkdtemp(prefix=".writing-", dir=self._folder)), self)
 
@@ -105,11 +99,7 @@ class TokenCache:
 
 
 class EntryWriter:
-    """Writer of an entry, which is there once ``keep`` has returned.
-
-    Args:
-        folder: folder that becomes the entry.
-    """
+    """Writer of an entry, which is there once ``keep`` has returned."""
 
     def __init__(self, folder: Path, entry: TokenCache) -> None:
         self._folder = folder
