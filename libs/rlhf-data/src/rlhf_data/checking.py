@@ -164,7 +164,11 @@ class _Measured(NamedTuple):
 
 
 class SetReader:
-    """Reader of the rows of one set, by their kind."""
+    """Reader of the rows of one set, by their kind.
+
+    Args:
+        found: the set with the form of its rows.
+    """
 
     def __init__(self, found: FormedSet[AnyColumns], expected: Expectations) -> None:
         columns, renderer = found.columns, expected.renderer

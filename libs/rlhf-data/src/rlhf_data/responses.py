@@ -46,6 +46,9 @@ def load_responses(
     """Return all rows of ``supervised.data``; the action mask marks the response and the token after it that ends it:
     the chat template's behind an answer to chat messages, ``eos`` behind one to plain text.
 
+    Args:
+        images: reader of the images of prompts; None: the model reads text alone.
+
     Raises:
         DataError: a set cannot be opened, or a row has no usable prompt or response or is longer than
             ``train.max_tokens_per_micro_batch``.

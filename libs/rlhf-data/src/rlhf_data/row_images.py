@@ -137,6 +137,9 @@ class RowImages:
     def prompt_again(self, row: Row, prompt: Prompt, where: str) -> Prompt:
         """Return the prompt of a row that was read before, as ``prompt`` does.
 
+        Args:
+            where: place of the row.
+
         Raises:
             DataError: an image is gone, or was changed.
         """
@@ -146,7 +149,12 @@ class RowImages:
             raise row_error(where, problem) from problem
 
     def plain_row(self, row: Row, prompt: Prompt, prompt_key: str) -> dict[str, Any]:
-        """Return a row as rewards and environments get it: its images are references, as plain values."""
+        """Return a row as rewards and environments get it: its images are references, as plain values.
+
+        Args:
+            prompt: the row's prompt, whose images are references.
+            prompt_key: column of the prompt.
+        """
         plain, column, media = dict(row), self.column(row), media_of(prompt)
         if column is not None:
             plain[column] = [image.fields() for image in media]
@@ -296,7 +304,11 @@ def unread_images(source: Source) -> str | None:
 
 
 def warn_of_unread(option: str, where: Iterable[str | None]) -> None:
-    """Say of sources whose rows have images that the model reads text alone."""
+    """Say of sources whose rows have images that the model reads text alone.
+
+    Args:
+        where: what ``unread_images`` found in each.
+    """
     for found in where:
         if found is not None:
             log.warning(
@@ -314,7 +326,11 @@ def _blindness(reader: ImageReader, blind: Sequence[SeenRows]) -> str:
 
 
 def missing_images(reader: ImageReader, columns: Sequence[str]) -> str:
-    """Return what rows lack that have no image at all, and what to set."""
+    """Return what rows lack that have no image at all, and what to set.
+
+    Args:
+        columns: those of the rows.
+    """
     return (
         f"an image, and the model reads images (--model.vision). {_where_images_are(reader.key)}, and in messages; the "
         f"rows have the columns {shown(', '.join(columns))}. Name the column that has images with --data.image_key"

@@ -221,7 +221,11 @@ def checked_messages(value: Sequence[Any]) -> tuple[Message, ...]:
 def bad_row_error(
     bad: Sequence[BadRow], total: int, option: str, listed_by: str | None
 ) -> DataError:
-    """Return the error for ``on_bad_row = fail``: the number of bad rows by kind, the first of each, and the fix."""
+    """Return the error for ``on_bad_row = fail``: the number of bad rows by kind, the first of each, and the fix.
+
+    Args:
+        listed_by: the command that lists all bad rows; None: there is none.
+    """
     kinds = Counter(row.kind for row in bad)
     lines = [f"{option}: {len(bad)} of {total} rows cannot be used ({_counted(kinds)})"]
     lines += lines_of(bad, f"; list them with: {listed_by}" if listed_by else "")

@@ -116,6 +116,11 @@ def load_eval_sets(
     Without either, they are the tasks of the split ``eval.environment_split`` of each environment that makes some.
     The indices of a set's tasks count from 0 without gaps, in the order of the rows.
 
+    Args:
+        makers: the environments as makers of tasks; None: their tasks are empty.
+        images: reader of images; None: the run's model reads text alone.
+        opened: sets that are open already.
+
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
     """
@@ -139,6 +144,11 @@ def load_sets(
     opened: OpenedSets | None = None,
 ) -> dict[str, TaskSet]:
     """Return a task set for each entry by name, with indices from 0 without gaps, in the order of the rows.
+
+    Args:
+        data: options by which rows become prompts.
+        images: reader of images; None: the model reads text alone.
+        opened: sets that are open already.
 
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
@@ -249,7 +259,11 @@ class _Read(NamedTuple):
 
 
 class _Reader:
-    """Reader of the sources of one task set, which reports the bad rows of all sources in one message."""
+    """Reader of the sources of one task set, which reports the bad rows of all sources in one message.
+
+    Args:
+        is_played: an environment plays the rows, and may offer the tools that they have.
+    """
 
     def __init__(
         self,

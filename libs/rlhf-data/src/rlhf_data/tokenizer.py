@@ -112,7 +112,11 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def describe_ends(tokenizer: PreTrainedTokenizerBase, ends: Iterable[int]) -> str:
-    """Return one line for a log or a terminal that names the tokens that end a turn, and whose they are."""
+    """Return one line for a log or a terminal that names the tokens that end a turn, and whose they are.
+
+    Args:
+        ends: result of ``eos_token_ids``.
+    """
     own = {tokenizer.eos_token_id: "the tokenizer's"}
     if (turn := end_of_turn(tokenizer)) is not None:
         own[turn] = f"{own[turn]} and the chat template's" if turn in own else "the chat template's"

@@ -86,6 +86,10 @@ def check_same_tokens(
 ) -> None:
     """Refuse a model whose tokenizer is another one than the run's. What has no tokenizer is not compared.
 
+    Args:
+        path: folder or hub name of the model, or of its tokenizer.
+        label: what names it, for the message.
+
     Raises:
         ConfigError: names the first token that differs.
     """
@@ -124,7 +128,14 @@ def note_other_template(
     renderer: TokenizerRenderer, path: str, label: str, fix: str, *, trust_remote_code: bool = False
 ) -> str | None:
     """Return a line for the log about a model that reads the run's conversations and was trained on another rendering;
-    None where its tokenizer renders a conversation as the run does, or either has no chat template."""
+    None where its tokenizer renders a conversation as the run does, or either has no chat template.
+
+    Args:
+        renderer: the run's.
+        path: folder or hub name of the model.
+        label: the option that names it.
+        fix: what to do, for the end of the line.
+    """
     try:
         other = load_tokenizer(path, trust_remote_code=trust_remote_code)
         texts = [
@@ -144,7 +155,12 @@ def note_other_template(
 def common_rows(
     vocabulary: Vocabulary, paths: Sequence[str], *, resize: bool, trust_remote_code: bool = False
 ) -> Vocabulary:
-    """Return the ids that all models have rows for, with a token or without, for a run that samples padding too."""
+    """Return the ids that all models have rows for, with a token or without, for a run that samples padding too.
+
+    Args:
+        vocabulary: the ids of the run's tokens.
+        resize: whether models with fewer rows than these get more.
+    """
     found = [model_rows(path, trust_remote_code=trust_remote_code) for path in paths]
     rows = min((one for one in found if one is not None), default=vocabulary.size)
     return Vocabulary(size=max(rows, vocabulary.size) if resize else rows)

@@ -106,6 +106,10 @@ def plan_fleet(
 ) -> int:
     """Print the fastest configuration that fits these GPUs, and return the exit code.
 
+    Args:
+        words: flags of the run, which stay.
+        own: what ``parser`` reads.
+
     Raises:
         ConfigError: no GPU could run this configuration, or a flag is wrong.
     """

@@ -184,7 +184,11 @@ def _is_long(planned: PlannedRun) -> bool:
 
 
 def _cache_sizes(prediction: Prediction) -> tuple[float, ...]:
-    """Return sizes of a KV cache in GiB: for all sequences of an engine at once, for a half and for a quarter."""
+    """Return sizes of a KV cache in GiB: for all sequences of an engine at once, for a half and for a quarter.
+
+    Args:
+        prediction: of the run with any size that is set.
+    """
     served, work = prediction.engine_memory, prediction.workload
     a_token = served.parts["KV cache"] / served.kv_tokens
     at_once = min(

@@ -45,6 +45,9 @@ def ways_of(fleet: Fleet, words: Sequence[str], *, ragged: bool) -> list[list[st
     """Return the flags of the ways to use a machine's GPUs, the way that a run takes by itself first.
 
     Where responses have different lengths, half of the GPUs may train while the other half generates ahead.
+
+    Args:
+        words: flags of the run, which stay.
     """
     typed = {word.partition("=")[0] for word in words}
     if fleet.count == 1:

@@ -91,6 +91,9 @@ def predict(
 ) -> Prediction:
     """Return the prediction of a run on GPUs of one model.
 
+    Args:
+        adapted: see ``memory.planned_roles.Adapted``.
+
     Raises:
         ConfigError: the configuration cannot run on any GPU: numbers do not divide, or options contradict each other.
     """

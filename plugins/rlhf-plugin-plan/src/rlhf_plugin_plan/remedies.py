@@ -54,6 +54,9 @@ def remedies(
     From each sort the mildest change that is enough is taken, or, if none is enough, the change with the largest gain;
     of adapters the one with the largest gain in any case. If no change is enough alone, sorts are joined one after the
     other, and the first entry is the first joined change that is enough, if there is one.
+
+    Args:
+        adapters: names of the model adapters that are installed.
     """
     sorts = list(_sorts(planned, adapters))
     found = [(sort, best) for sort in sorts if (best := _best(sort, (), before, again))]

@@ -34,6 +34,9 @@ def predicted_run(
 ) -> Prediction:
     """Return the prediction of a run.
 
+    Args:
+        own: what ``parser`` reads.
+
     Raises:
         ConfigError: see ``prediction.predict``.
     """
@@ -53,7 +56,11 @@ def predicted_run(
 
 
 def replaced(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Return the words of a command line in which ``flags`` replace the flags of the same names."""
+    """Return the words of a command line in which ``flags`` replace the flags of the same names.
+
+    Args:
+        flags: names and values in turn.
+    """
     names = set(flags[::2])
     kept: list[str] = []
     dropping = False

@@ -97,7 +97,11 @@ class TokenizerRenderer:
         tokenizer: PreTrainedTokenizerBase,
         writing: ProcessorText = NOTHING,
     ) -> Self:
-        """Return the renderer that a run's options describe."""
+        """Return the renderer that a run's options describe.
+
+        Args:
+            writing: text of the model's processor around images.
+        """
         return cls(
             tokenizer,
             control_words=data.control_words,
@@ -167,6 +171,9 @@ class TokenizerRenderer:
         """Return a conversation as text; with ``reply`` the text ends where the policy's turn begins.
 
         What the template leaves out is not looked for.
+
+        Args:
+            tools: JSON schemas of the functions that the policy may call.
 
         Raises:
             DataError: the tokenizer has no chat template, or the template refuses these messages.

@@ -40,6 +40,9 @@ class ChatTemplate:
 
     A template is a program that came with the model: whatever it raises is a problem of the messages, and its work and
     its text have limits (``template.limits``). Once it was stopped, longer conversations are refused without a try.
+
+    Args:
+        kwargs: variables for the template beside messages and tools.
     """
 
     def __init__(

@@ -33,7 +33,11 @@ class LocatedTokens(NamedTuple):
 
 
 class Speller:
-    """Tokenizer of ``ControlText``. A tokenizer written in Python is asked piece by piece, as well as it can."""
+    """Tokenizer of ``ControlText``. A tokenizer written in Python is asked piece by piece, as well as it can.
+
+    Args:
+        words: the control words of ``tokenizer``.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, words: ControlWords) -> None:
         self._tokenizer = tokenizer

@@ -42,6 +42,10 @@ def check_example_columns(
 
     Where ``eval.fraction`` holds rows out, they are counted with the others.
 
+    Args:
+        loader: what reads the rows.
+        columns: options with the form and the names of columns.
+
     Raises:
         DataError: no row of the sets has its columns, a label or a margin is bad, a set cannot be opened, or its rows
             are of a form that another command learns from.

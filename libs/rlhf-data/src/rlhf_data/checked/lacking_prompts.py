@@ -26,6 +26,11 @@ def check_prompts(
 ) -> None:
     """Refuse sets of prompts of which every row lacks a column, as the run does that reads them together.
 
+    Args:
+        data: options by which rows become prompts.
+        model: folder or hub name of the tokenizer, for the command that lists all bad rows; None: there is none.
+        opened: sets that are open already.
+
     Raises:
         DataError: as from ``refuse_lacking``.
     """
@@ -46,6 +51,9 @@ def check_run(resolved: ResolvedOptions[RunConfig], *, opened: OpenedSets | None
     """Refuse sets of a run of ``rlhf train`` of which every row lacks a column.
 
     Where ``eval.fraction`` holds rows out, they are counted with the others.
+
+    Args:
+        opened: sets that are open already.
 
     Raises:
         DataError: as from ``refuse_lacking``.

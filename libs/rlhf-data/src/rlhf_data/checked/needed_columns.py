@@ -104,6 +104,9 @@ def _check_rows(
 ) -> None:
     """Refuse a reward that ends the run at rows which it cannot score.
 
+    Args:
+        option: option that names the sets.
+
     Raises:
         ConfigError: names the first of these rows.
     """
@@ -201,6 +204,9 @@ def check_named_columns(named: Sequence[NamedColumns], layers: Sequence[Layer]) 
 
     Rows are read up to the first one that has the column. Nothing is downloaded: where a set is a hub's, the run finds
     it out.
+
+    Args:
+        layers: the layers that the options were made from; they tell where an option was written.
 
     Raises:
         ConfigError: names the option, the column and the columns that there are.

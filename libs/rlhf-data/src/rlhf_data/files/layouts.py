@@ -27,6 +27,11 @@ _READ = 2**26
 def refuse_other_layout(path: Path, content: Path, num_lines: int) -> None:
     """Refuse a file of lines that starts with an object over several of them, a list of rows, or an object around one.
 
+    Args:
+        path: the file, for messages.
+        content: where its content is.
+        num_lines: number of its lines that are not blank.
+
     Raises:
         DataError: it is such a file.
     """

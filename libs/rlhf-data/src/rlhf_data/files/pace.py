@@ -20,6 +20,9 @@ def with_progress(rows: Iterable[ItemT], total: int, name: str) -> Iterator[Item
     """Yield the rows, and log how many of ``total`` were read: after ``FIRST_S``, and then each ``EVERY_S``.
 
     The lines are in ``reading_log``.
+
+    Args:
+        name: the set's name.
     """
     begin = time.monotonic()
     due = begin + FIRST_S

@@ -55,6 +55,9 @@ def with_system_column(row: Row, keys: Mapping[str, str]) -> Row:
 
     A prompt that is text becomes a message of the user, since a system message makes it a chat.
 
+    Args:
+        keys: options that name columns -> our own columns, of the row's form.
+
     Raises:
         RowProblem: there is another system message.
     """
@@ -80,7 +83,11 @@ def with_system_column(row: Row, keys: Mapping[str, str]) -> Row:
 
 
 def warn_of_tools(source: Source, option: str) -> None:
-    """Warn that the first rows of prompts have tools that the policy will not see."""
+    """Warn that the first rows of prompts have tools that the policy will not see.
+
+    Args:
+        option: option that names the source.
+    """
     for index, row in enumerate(islice(source.scan(), LOOKED_AT)):
         if not isinstance(row, Unreadable) and is_chat(row.get(PROMPT)) and _has_tools(row):
             log.warning(

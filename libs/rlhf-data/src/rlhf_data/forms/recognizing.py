@@ -176,7 +176,12 @@ def check_name(name: str | None) -> FormName | None:
 
 
 def say_form(name: str, num_columns: int, option: str, spec: str) -> None:
-    """Log the line that says at the start of a run how the rows of a set are read."""
+    """Log the line that says at the start of a run how the rows of a set are read.
+
+    Args:
+        name: that of the form.
+        num_columns: number of the columns of the first rows, as they are in the file.
+    """
     columns = "column" if num_columns == 1 else "columns"
     option = option.removesuffix(".train")
     log.info("%s: %s, %d %s (%s)", option, BY_NAME[name].title, num_columns, columns, spec)

@@ -105,7 +105,11 @@ class Side:
         )
 
     def wanted(self, hashes: Callable[[], Hashes], count: int) -> NDArray[np.bool_]:
-        """Return a mask (count,), True at the rows of a set that are on this side."""
+        """Return a mask (count,), True at the rows of a set that are on this side.
+
+        Args:
+            hashes: function that returns the hash of each row; it is called where a share is held out.
+        """
         if not self.fraction:
             return np.full(count, not self.is_evaluated)
         mask: NDArray[np.bool_] = held_out(hashes(), self.fraction) == self.is_evaluated

@@ -17,6 +17,11 @@ log = logging.getLogger(__name__)
 def refuse_trained_rows(trained: Hashes, sets: Mapping[str, Hashes], option: str) -> None:
     """Say of each held-out set how many of its rows the run trains on.
 
+    Args:
+        trained: hash of what the model reads of each training row.
+        sets: the same of the rows of each held-out set, by name.
+        option: option that names the sets, for messages.
+
     Raises:
         DataError: the run trains on all held-out rows.
     """

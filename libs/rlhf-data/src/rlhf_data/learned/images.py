@@ -51,7 +51,11 @@ def with_images(
 
 
 def moved(places: NDArray[np.int64], spans: Sequence[MediaSpan]) -> NDArray[np.int64]:
-    """Return places among tokens with one marker for each image and each video, as places among all of their tokens."""
+    """Return places among tokens with one marker for each image and each video, as places among all of their tokens.
+
+    Args:
+        spans: images and their tokens, in order.
+    """
     shown = _shown(spans)
     growth = np.array([last.end - first.start - 1 for first, last in shown], dtype=np.int64)  # (I,)
     grown = np.concatenate([[0], np.cumsum(growth)])  # (I + 1,)
@@ -75,6 +79,9 @@ def _shown(spans: Sequence[MediaSpan]) -> list[tuple[MediaSpan, MediaSpan]]:
 
 def used_images(rows: TrajectoryColumns, on_use: ImagesOnUse | None) -> TrajectoryColumns:
     """Return rows of a batch whose images are in the store from now on.
+
+    Args:
+        on_use: takes them in; None: they are there.
 
     Raises:
         DataError: an image is gone, or was changed since the rows were read.

@@ -24,6 +24,9 @@ TOOL = "tool"
 def value_of(row: Row, key: str, option: str) -> Any:
     """Return the value of a column.
 
+    Args:
+        option: option that names the column, for the message.
+
     Raises:
         RowProblem: the row has no such column, or nothing in it.
     """
@@ -65,6 +68,9 @@ def answer_of(row: Row, key: str, option: str) -> str:
 
 def conversation_of(value: object, key: str, *, parts: bool = False) -> tuple[Message, ...]:
     """Return the messages of a column: roles that are known, and contents that are text.
+
+    Args:
+        parts: contents may have images; see ``check_chat``.
 
     Raises:
         RowProblem: the value is not a list of such messages.

@@ -98,6 +98,13 @@ def read_rows(
     """Return the rows of some sets as columns: in memory, or in files of the folder ``options.cache``, which are mapped
     into memory. Rows with images are in memory, since the images are in a store of the run's own.
 
+    Args:
+        sets: files, folders or hub names, each as it is or as ``NAME=PATH``.
+        columns: options with the names of the columns, of which ``form`` was made.
+        option: option that names the sets, for messages.
+        images: reader of the rows' images; None: the model reads text alone.
+        side: rows to read where a share of them is held out.
+
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), or no row is left.
     """

@@ -81,7 +81,13 @@ class _Opening(NamedTuple):
 
 
 class SkeletonMaker:
-    """Maker of the skeletons of one chat template."""
+    """Maker of the skeletons of one chat template.
+
+    Args:
+        ends: pattern of the tokens that can end a turn.
+        eos: the end-of-sequence token, if there is one.
+        render: function by which the template is tried.
+    """
 
     def __init__(self, ends: re.Pattern[str], eos: str | None, render: Render) -> None:
         self._ends = ends
@@ -150,7 +156,12 @@ class SkeletonMaker:
     def _opening(
         self, text: str, between: Span, before: Sequence[Message], render: Render
     ) -> _Opening:
-        """Return the beginning of a turn."""
+        """Return the beginning of a turn.
+
+        Args:
+            between: text between the stand-in before and this one.
+            before: messages before the turn.
+        """
         # A thought that a template writes as a message of its own (gpt-oss) is of the turn, and of no known opening.
         has_thought = MARK in text[slice(*between)]
         known = [one for one in self._openings if not has_thought and text.endswith(one, *between)]

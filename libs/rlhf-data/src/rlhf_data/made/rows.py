@@ -39,7 +39,12 @@ class MadeRows(Protocol):
 
 
 class CountedRows:
-    """Rows that have a length."""
+    """Rows that have a length.
+
+    Args:
+        where: words for messages: the environment and the split.
+        limit: number of rows to use, from the first; None: all.
+    """
 
     def __init__(self, rows: Sequence[Row], where: str, limit: int | None = None) -> None:
         self._rows = rows
@@ -60,7 +65,12 @@ class CountedRows:
 
 
 class StreamedRows:
-    """Rows that are read in order, from the start again after their end."""
+    """Rows that are read in order, from the start again after their end.
+
+    Args:
+        read: function that gives the rows from the start, the same ones at each call.
+        where: words for messages: the environment and the split.
+    """
 
     def __init__(self, read: Callable[[], Iterable[Row]], where: str) -> None:
         self._read_rows = read

@@ -68,6 +68,9 @@ def evaluation_sets(
 ) -> dict[str, MadeTasks]:
     """Return the tasks of a split by environment, of those environments that have it.
 
+    Args:
+        limit: number of rows to use of each, from the first; None: all.
+
     Raises:
         DataError: a split is empty, has no end, or cannot be made.
     """

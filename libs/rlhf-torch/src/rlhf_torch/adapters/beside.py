@@ -21,6 +21,10 @@ def put_beside(model: PreTrainedModel, base: str, folder: AdapterFolder) -> PreT
 
     The base's layers may be in 4 bits.
 
+    Args:
+        model: the base; its parameters stay as they are.
+        base: folder or hub name of the base, for messages.
+
     Raises:
         ConfigError: the adapter does not fit the model, or PEFT cannot compute it on such layers.
         MissingDependency: PEFT is not installed.

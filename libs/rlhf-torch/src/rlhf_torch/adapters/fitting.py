@@ -19,6 +19,9 @@ _LOW_RANK = re.compile(r"(?P<module>.+)\.lora_(?P<embedding>embedding_)?A(\.weig
 def check_fit(folder: AdapterFolder, base: str, model: nn.Module) -> None:
     """Refuse an adapter whose tensors do not fit a model.
 
+    Args:
+        base: folder or hub name of the model, for messages.
+
     Raises:
         ConfigError: names the first module that is missing or has other shapes.
     """
@@ -45,6 +48,9 @@ def peft_model(folder: AdapterFolder) -> Any:
 
 def check_loaded(folder: AdapterFolder, base: str, wrapped: Any) -> None:
     """Refuse an adapter of which PEFT has loaded less, or more, than its file holds: its config names other modules.
+
+    Args:
+        wrapped: the ``PeftModel`` of the folder.
 
     Raises:
         ConfigError: names the first tensor that differs.

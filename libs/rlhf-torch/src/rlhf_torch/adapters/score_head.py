@@ -14,7 +14,12 @@ from .folder import CLASSIFIER, CONFIG, PREFIX, WEIGHTS
 
 
 def add_score_head(folder: Path, name: str, weight: Tensor) -> None:
-    """Make a PEFT folder that of a sequence classifier; leave the folder of an adapter that is not PEFT's."""
+    """Make a PEFT folder that of a sequence classifier; leave the folder of an adapter that is not PEFT's.
+
+    Args:
+        name: module of the head in the classifier.
+        weight: (1, D).
+    """
     path = folder / CONFIG
     if not path.is_file():
         return

@@ -31,6 +31,10 @@ class Collecting:
 
     All ranks make the same calls in the same order. A parameter's *owner* is the rank that updates the whole
     parameter. A *round* is a list of parameters with different owners: the n-th is owned by rank n.
+
+    Args:
+        fragments: the fragments of this rank.
+        shapes: the shape of each whole parameter.
     """
 
     def __init__(

@@ -49,7 +49,14 @@ class WholeUpdates(torch.optim.Optimizer):
         shapes: Mapping[str, torch.Size],
         ranks: Ranks,
     ) -> None:
-        """Set how the parameters were cut; a collective call before the first update."""
+        """Set how the parameters were cut; a collective call before the first update.
+
+        Args:
+            vectors: this rank's float32 vectors.
+            fragments: this rank's fragments of the parameters.
+            shapes: the shape of each whole parameter by name.
+            ranks: all ranks.
+        """
         self._vectors, self._ranks = vectors, ranks
         self._collecting = Collecting(fragments, shapes, ranks)
 

@@ -152,6 +152,9 @@ def _followed(kind: type[nn.Module]) -> type[nn.Module]:
 def choices_of(model: PreTrainedModel, asked_by: str) -> ExpertChoices:
     """Return the choices of a model's routers, which can be taken down and given from now on.
 
+    Args:
+        asked_by: what asks for it, for messages.
+
     Raises:
         ConfigError: the model has no experts, or its routers choose in a way that is not known.
     """

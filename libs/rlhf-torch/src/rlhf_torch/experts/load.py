@@ -27,13 +27,22 @@ def tokens_of_experts(
 
 def largest_share(tokens: Float[Tensor, " E"], top_k: int) -> Float[Tensor, ""]:
     """Return the share of a layer's tokens that its busiest expert gets: ``top_k / E`` where the load is even, 1 where
-    all of them go there."""
+    all of them go there.
+
+    Args:
+        tokens: tokens of each expert.
+        top_k: experts of each token.
+    """
     return top_k * _shares(tokens).max()
 
 
 def load_entropy(tokens: Float[Tensor, " E"]) -> Float[Tensor, ""]:
     """Return the entropy of a layer's load divided by ``ln E``: 1 where it is even, ``ln top_k / ln E`` where all
-    tokens go to the same experts. A single expert has 1."""
+    tokens go to the same experts. A single expert has 1.
+
+    Args:
+        tokens: tokens of each expert.
+    """
     shares = _shares(tokens)
     if len(shares) == 1:
         return torch.ones_like(shares[0])

@@ -82,7 +82,11 @@ def save_weights(
     model: RoleModel, folder: Path, weights: Mapping[str, Tensor] | None = None
 ) -> None:
     """Write a model as Transformers does, or its adapter as PEFT does, beside the base's ``generation_config.json``:
-    neither of them writes it there, and who generates with the adapter has the ends of turns from it."""
+    neither of them writes it there, and who generates with the adapter has the ends of turns from it.
+
+    Args:
+        weights: those of a model without an adapter; None: its own.
+    """
     plain = model.lm.model
     if model.adapter is None:
         save_plain(plain, folder, weights)

@@ -190,6 +190,9 @@ def verified(
 ) -> CausalLM:
     """Return the model as trainer and engine compute it, in evaluation mode.
 
+    Args:
+        reader: reads images for the model; None: it reads text alone.
+
     Raises:
         PluginError: the architecture is one that packing or this package's attention would compute wrongly.
     """

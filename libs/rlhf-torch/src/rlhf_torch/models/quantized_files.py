@@ -101,6 +101,9 @@ def unpacking(path: str, load_options: Mapping[str, Any]) -> dict[str, Any]:
 def refuse_four_bits(spec: RoleSpec, load_options: Mapping[str, Any]) -> None:
     """Refuse a role that trains a folder whose weights stay in 4 bits without an adapter that holds them so.
 
+    Args:
+        load_options: arguments of ``from_pretrained`` of the role's adapter; empty where it has none.
+
     Raises:
         ConfigError: the folder holds weights in 4 bits, and the adapter does not.
     """

@@ -67,7 +67,11 @@ class RoleOptions:
 
 
 class RoleModel(nn.Module):
-    """The modules of one role: ``lm``, and a ``value_head`` (D -> 1, float32) of a critic or of a role that scores."""
+    """The modules of one role: ``lm``, and a ``value_head`` (D -> 1, float32) if the role is a critic or gives scores.
+
+    Args:
+        head_name: name of the value head among the weights.
+    """
 
     def __init__(
         self,

@@ -46,6 +46,9 @@ def zero_head(width: int, *, bias: bool = False, **where: Any) -> nn.Linear:
     """Return a linear map D -> 1 of zeros, in float32 unless ``where`` says else.
 
     torch's own initialization would draw from the global random state, on which a run's seeds would then depend.
+
+    Args:
+        where: ``device`` and ``dtype``.
     """
     head = nn.utils.skip_init(nn.Linear, width, 1, bias=bias, **{"dtype": torch.float32, **where})
     assert isinstance(head, nn.Linear)
@@ -219,6 +222,9 @@ def padding_tokenizer(source: str, model: str, *, trust_remote_code: bool) -> An
 
     Transformers reads a score at the last token that is not padding. Where sequences end with the padding token, that
     would be the token before the last; such a tokenizer gets another of its special tokens for padding.
+
+    Args:
+        model: folder or hub name of the model, whose configuration says which tokens end sequences.
     """
     tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     ends = eos_token_ids(tokenizer, model, trust_remote_code=trust_remote_code)

@@ -18,6 +18,9 @@ class VisionLM(CausalLM):
     """A ``CausalLM`` whose rows may hold images.
 
     Tokens that stand for images have probability 0, for the sampler and for the trainer alike.
+
+    Args:
+        reader: reads the run's images for this model.
     """
 
     def __init__(

@@ -61,6 +61,9 @@ def as_matmul_inputs(*parts: Tensor) -> tuple[Tensor, ...]:
 def refuse_sinks(sinks: Tensor | None, option: str) -> None:
     """Refuse attention sinks in a layout that does not compute them.
 
+    Args:
+        option: what to set, so that another layout is used.
+
     Raises:
         PluginError: there are sinks.
     """

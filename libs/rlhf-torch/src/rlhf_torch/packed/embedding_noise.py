@@ -39,7 +39,11 @@ def noise_of(
 
 
 class EmbeddingNoise:
-    """Noise of one model's embeddings, within ``on`` alone."""
+    """Noise of one model's embeddings, within ``on`` alone.
+
+    Args:
+        model: Transformers model, whose ``get_input_embeddings`` turns tokens into embeddings.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -49,7 +53,11 @@ class EmbeddingNoise:
 
     @contextmanager
     def on(self, alpha: float, seed: int) -> Iterator[None]:
-        """Return a context in which embeddings are noisy, by draws that depend on the seed and on the passes before."""
+        """Return a context in which embeddings are noisy, by draws that depend on the seed and on the passes before.
+
+        Args:
+            alpha: strength.
+        """
         module = self._model.get_input_embeddings()  # type: ignore[operator]
         device = next(self._model.parameters()).device
         generator = torch.Generator(device).manual_seed(seed % 2**63)

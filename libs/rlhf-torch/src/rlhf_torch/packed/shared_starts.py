@@ -109,7 +109,11 @@ class Copies:
 
 
 class SharedLayout:
-    """Attention of a row that has each shared start once, computed by the layout of the whole sequences."""
+    """Attention of a row that has each shared start once, computed by the layout of the whole sequences.
+
+    Args:
+        place: (F,) index in the row of each token of the whole sequences.
+    """
 
     def __init__(self, whole: Layout, place: NDArray[np.int64], device: torch.device) -> None:
         self._whole = whole

@@ -14,7 +14,12 @@ from .graph_attention import GraphLayout
 
 
 class WholeGraph:
-    """A model without its output head, compiled without a graph break, for any number of tokens."""
+    """A model without its output head, compiled without a graph break, for any number of tokens.
+
+    Args:
+        model: the model without its head.
+        options: arguments of ``torch.compile``.
+    """
 
     def __init__(self, model: PreTrainedModel, options: dict[str, Any]) -> None:
         model.set_attn_implementation(IN_GRAPH)

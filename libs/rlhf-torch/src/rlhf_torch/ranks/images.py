@@ -16,7 +16,11 @@ from .ranks import Ranks
 
 
 class PassImages:
-    """Images of the passes of one model."""
+    """Images of the passes of one model.
+
+    Args:
+        ranks: ranks that compute with parts of the model.
+    """
 
     def __init__(self, lm: CausalLM, ranks: Ranks) -> None:
         self.reader: PictureReader | None = lm.reader if isinstance(lm, VisionLM) else None

@@ -41,7 +41,13 @@ def pack_pass(
     at_actions: bool = False,
     images: PassImages | None = None,
 ) -> PackedRows:
-    """Return the rows of a pass over ``rows``, packed; of a stand-in if ``rows`` is empty."""
+    """Return the rows of a pass over ``rows``, packed; of a stand-in if ``rows`` is empty.
+
+    Args:
+        share_prompts: see ``pack_rows``.
+        at_actions: read the hidden states at the actions, not before them.
+        images: reads the images of the rows; None: the model reads text alone.
+    """
     part = rows_or_stand_in(batch, rows)
     packed = pack_rows(
         part,

@@ -9,7 +9,11 @@ from rlhf_core.objective import on_device
 
 
 class Padding:
-    """Places of ``b`` sequences in a row of ``N`` tokens, and in a batch (b, T) with T the longest length."""
+    """Places of ``b`` sequences in a row of ``N`` tokens, and in a batch (b, T) with T the longest length.
+
+    Args:
+        offsets: (b + 1,) increasing positions, on the host; sequence i is ``row[offsets[i]:offsets[i + 1]]``.
+    """
 
     def __init__(self, offsets: Tensor, device: torch.device) -> None:
         lengths = offsets.diff()

@@ -132,7 +132,12 @@ RECURRENT_KINDS = frozenset({"linear_attention", "conv"})
 
 
 def follow_sequences(layers: list[nn.Module], numbers: list[int]) -> None:
-    """Have recurrent layers compute each sequence of a packed row from its own beginning."""
+    """Have recurrent layers compute each sequence of a packed row from its own beginning.
+
+    Args:
+        layers: of the whole model, in order.
+        numbers: those that are recurrent.
+    """
     for number in numbers:
         _replace_functions(layers[number])
         layers[number].register_forward_pre_hook(partial(_hand_on, number), with_kwargs=True)

@@ -88,7 +88,11 @@ def prompt_lengths(batch: TrajectoryColumns) -> NDArray[np.int64]:
 
 
 def is_worth_it(starts: Starts, batch: TrajectoryColumns) -> bool:
-    """Return whether sharing saves at least ``WORTH`` of the batch's tokens."""
+    """Return whether sharing saves at least ``WORTH`` of the batch's tokens.
+
+    Args:
+        starts: of the batch's rows.
+    """
     return bool(starts.lengths.sum() >= WORTH * batch.num_tokens.sum() > 0)
 
 

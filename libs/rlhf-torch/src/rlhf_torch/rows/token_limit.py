@@ -36,6 +36,9 @@ class TokenLimit:
     Losses are divided by totals of the whole update, so the gradient is the same in whichever micro-batches it is
     computed. A limit that has fallen stays, also in a resumed run, whose micro-batches are then those of the run that
     was saved.
+
+    Args:
+        asked: tokens that the run's options give.
     """
 
     def __init__(self, asked: int, device: torch.device) -> None:

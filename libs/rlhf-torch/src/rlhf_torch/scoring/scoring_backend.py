@@ -29,7 +29,11 @@ Score = Callable[[PackedRows], tuple[Tensor, ...]]
 
 
 class RoleReader:
-    """Model outputs of a role at the M actions of packed rows, after the temperature of its spec."""
+    """Model outputs of a role at the M actions of packed rows, after the temperature of its spec.
+
+    Args:
+        chunk: number of actions whose logits are in memory at once.
+    """
 
     def __init__(self, role: RoleModel, spec: RoleSpec, chunk: int) -> None:
         self._role, self._spec, self._chunk = role, spec, chunk

@@ -25,7 +25,11 @@ def group_options(optimizer: Optimizer) -> GroupOptions:
 
 
 def changed_options(optimizer: Optimizer, initial: GroupOptions) -> GroupOptions:
-    """Return what updates have changed in each group, such as a count of steps; that is state, and is saved."""
+    """Return what updates have changed in each group, such as a count of steps; that is state, and is saved.
+
+    Args:
+        initial: the groups as the run's options made them.
+    """
     return [
         {key: value for key, value in now.items() if key not in before or before[key] != value}
         for now, before in zip(group_options(optimizer), initial, strict=True)

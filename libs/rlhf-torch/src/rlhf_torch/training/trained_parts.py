@@ -120,6 +120,9 @@ def peak_lrs(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGroup])
     """Return the learning rate of each parameter group, which the schedule scales: that of its creation, times the
     group's factor.
 
+    Args:
+        groups: what the optimizer was created with.
+
     Raises:
         PluginError: a parameter group has no ``lr``, or has lost its factor.
     """

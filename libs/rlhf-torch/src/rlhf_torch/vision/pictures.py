@@ -85,7 +85,11 @@ class PackedImages:
 
 
 class PictureReader:
-    """Reads the images of a run for one model."""
+    """Reads the images of a run for one model.
+
+    Args:
+        store: the run's images.
+    """
 
     def __init__(self, family: VisionFamily, store: MediaStore) -> None:
         self.family = family
@@ -101,6 +105,9 @@ class PictureReader:
         self, token_ids: Sequence[int] | NDArray[np.int32], spans: Sequence[MediaSpan], where: str
     ) -> SeenRow:
         """Return a sequence's images and positions.
+
+        Args:
+            where: name of the sequence, for messages.
 
         Raises:
             PluginError: the tokens of an image are not those that the processor gives it.
@@ -261,7 +268,11 @@ def packed_images(rows: Iterable[tuple[int, SeenRow]], device: torch.device) -> 
 
 def image_blocks(rows: Iterable[tuple[int, SeenRow]], num_tokens: int) -> Tensor | None:
     """Return for each token of packed rows (N,) the number of the image whose feature stands on it, -1 for others;
-    None: the rows have no images."""
+    None: the rows have no images.
+
+    Args:
+        rows: each row with the index of its first token, among ``num_tokens``.
+    """
     blocks = np.full(num_tokens, -1)
     number = 0
     for first, row in rows:

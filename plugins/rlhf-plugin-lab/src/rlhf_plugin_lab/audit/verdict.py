@@ -60,7 +60,11 @@ def judge(
     side: str, case: Case, allowed: float, hypotheses: Mapping[str, Hypothesis] = HYPOTHESES
 ) -> Verdict:
     """Return the verdict on a side: of all readings the one that leaves the smallest gap, if that explains it.
-    Where none does, the gap may be by chance, or the tokens not the model's."""
+    Where none does, the gap may be by chance, or the tokens not the model's.
+
+    Args:
+        hypotheses: causes that are tried.
+    """
     gap = gap_of(side, case.plain, case.sequences)
     if gap <= allowed:
         return Verdict(side=side, gap=gap, allowed=allowed)

@@ -60,6 +60,9 @@ def contents_of(runs: Sequence[Path], *, max_bytes: int, wanted: Wanted) -> Cont
 def require_run(run: Path, command: str = "rlhf view") -> None:
     """Refuse a folder that has no record of a run.
 
+    Args:
+        command: who asks, for the message.
+
     Raises:
         ConfigError: it has none.
     """

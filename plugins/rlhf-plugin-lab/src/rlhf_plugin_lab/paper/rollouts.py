@@ -59,7 +59,12 @@ class _Table:
 
 
 class Rollouts:
-    """Collector of a run's rollouts."""
+    """Collector of a run's rollouts.
+
+    Args:
+        run: folder of the run.
+        wanted: whether a step is shown.
+    """
 
     def __init__(
         self, run: Path, chunks: Chunks, images: Images, problems: Problems, wanted: Wanted

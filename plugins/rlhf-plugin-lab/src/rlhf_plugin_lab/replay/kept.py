@@ -76,7 +76,11 @@ class KeepingExecutor:
 
 
 class RecordedExecutor:
-    """Gives episodes that were kept in place of playing them. Evaluations are played by the run's own executor."""
+    """Gives episodes that were kept in place of playing them. Evaluations are played by the run's own executor.
+
+    Args:
+        store: the run's images, which gets those of the episodes.
+    """
 
     def __init__(self, inner: RolloutExecutor, kept: Kept, store: MediaStore) -> None:
         self._inner = inner

@@ -49,6 +49,9 @@ def play(
 ) -> None:
     """Do the run's steps up to ``last``; its records and a checkpoint of each step are in its folder.
 
+    Args:
+        heard: told before each step which one it is.
+
     Raises:
         RLHFError: the run could not start, or failed.
         KeyboardInterrupt: a signal ended it before, so that there is nothing to compare.

@@ -31,7 +31,13 @@ def turns_of(
     shared: Mapping[str, Any],
     problems: Problems,
 ) -> Iterator[TrainingTurn]:
-    """Yield the turns of the policy in one rollout that have log-probs of the sampler."""
+    """Yield the turns of the policy in one rollout that have log-probs of the sampler.
+
+    Args:
+        sample: the rollout's record.
+        rows: its tokens.
+        shared: metadata that all turns of the run have.
+    """
     spans, texts = rows.turns(), turn_texts(sample)
     if len(texts) != len(spans):
         problems.note("texts that are not those of the tokens are left out", uid)

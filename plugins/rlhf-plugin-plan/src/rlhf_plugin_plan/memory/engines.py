@@ -98,7 +98,11 @@ class PlannedEngine:
         return self.gpus_of_copy * self.copies
 
     def memory(self, shape: ModelShape, gpu: GpuSpec, factors: int = 0) -> EngineMemory:
-        """Return the memory of one engine on one of its GPUs; no parts for an engine that is not modeled."""
+        """Return the memory of one engine on one of its GPUs; no parts for an engine that is not modeled.
+
+        Args:
+            factors: number of weights in the factors of an adapter that the engine serves.
+        """
         if self.vllm is not None:
             return vllm_memory(shape, self.dtype, self.vllm, gpu, factors)
         if not self.embedded:

@@ -97,6 +97,9 @@ class AdaptedModels:
     def counts(self, spec: RoleSpec, config: Path, precision: Precision) -> AdapterCounts:
         """Return the counts of a role's adapter.
 
+        Args:
+            config: the config.json of the role's model, or its folder.
+
         Raises:
             ConfigError: the adapter's options do not fit the model.
             UncountedAdapter: the adapter reads weights of the model, or quantizes them in a way that is not known.

@@ -99,7 +99,12 @@ class ExpertsShape:
 def experts_of(
     config: Mapping[str, Any], number: Callable[[str], int], layers: int
 ) -> ExpertsShape | None:
-    """Return the experts that a config.json describes; None: no layer has any."""
+    """Return the experts that a config.json describes; None: no layer has any.
+
+    Args:
+        number: returns an entry that is a positive integer.
+        layers: number of the model's layers.
+    """
     family = config.get("model_type")
     if family not in FAMILIES:
         return None

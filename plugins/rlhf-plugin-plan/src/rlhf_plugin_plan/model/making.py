@@ -82,7 +82,12 @@ def meta_model(
 
 
 def refused(error: Exception, expected: str) -> ConfigError:
-    """Return the error of values that Transformers cannot compute with."""
+    """Return the error of values that Transformers cannot compute with.
+
+    Args:
+        error: what Transformers or torch raised.
+        expected: name of the config.json, and what was expected of it.
+    """
     last = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
     if last.startswith("Padding_idx"):
         last += ": vocab_size or pad_token_id, in text_config if there is one, is missing or another model's"

@@ -124,6 +124,10 @@ class Counts:
 class Measured:
     """A model without closed forms, from its config.json.
 
+    Args:
+        values: of the config.json.
+        source: name of the config.json for messages.
+
     Raises:
         ConfigError: Transformers refuses the values, the model could not compute with them, or a package is missing.
     """
@@ -220,6 +224,10 @@ class Measured:
 
 class CountedTower:
     """The part of an image-text model that reads pixels, counted beside a text model with closed forms.
+
+    Args:
+        values: of the config.json.
+        source: name of the config.json for messages.
 
     Raises:
         ConfigError: as from ``Measured``.

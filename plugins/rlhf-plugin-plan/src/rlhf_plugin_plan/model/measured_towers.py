@@ -145,7 +145,12 @@ def _through(images: Sequence[Seen], values: Sequence[int], image_tokens: int) -
 
 
 def tower_of(model: Any, make: Callable[[str], Any], source: str) -> MeasuredTower | None:
-    """Return the tower of a model by the arguments that its images take; None: it has no images of a known form."""
+    """Return the tower of a model by the arguments that its images take; None: it has no images of a known form.
+
+    Args:
+        make: returns the model on the meta device for a type of its parameters.
+        source: name of the config.json for messages.
+    """
     of = partial(MeasuredTower, make, source=source)
     base, config = model.base_model, model.config
     vision = getattr(config, "vision_config", None)
@@ -177,7 +182,12 @@ def tower_of(model: Any, make: Callable[[str], Any], source: str) -> MeasuredTow
 
 def _of_timm(base: Any, tokens: int, of: Callable[..., MeasuredTower]) -> MeasuredTower | None:
     """Return the tower of a model that has an encoder of timm; None: an image of the encoder's own size is not what the
-    model reads, which only its processor knows."""
+    model reads, which only its processor knows.
+
+    Args:
+        tokens: number of the features of an image.
+        of: makes a tower of the model.
+    """
     import torch
 
     _, *sides = base.vision_tower.timm_model.pretrained_cfg["input_size"]

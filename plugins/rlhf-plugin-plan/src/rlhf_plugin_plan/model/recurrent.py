@@ -59,7 +59,11 @@ class RecurrentShape:
 
     def state_bytes(self, width: int) -> int:
         """Return the bytes of one sequence's state in a layer: a matrix of each head in float32, and the last inputs of
-        the convolution."""
+        the convolution.
+
+        Args:
+            width: bytes of one element of a matmul's input.
+        """
         memory = 4 * self.heads * self.key * self.value
         return memory + width * self.channels * (self.taps - 1)
 
@@ -87,7 +91,12 @@ class RecurrentShape:
 def recurrent_of(
     config: Mapping[str, Any], number: Callable[[str], int], layers: int
 ) -> RecurrentShape | None:
-    """Return the layers of linear attention that a config.json describes; None: there are none."""
+    """Return the layers of linear attention that a config.json describes; None: there are none.
+
+    Args:
+        number: returns an entry that is a positive integer.
+        layers: number of the model's layers.
+    """
     if config.get("model_type") not in FAMILIES:
         return None
     kinds = config.get("layer_types")

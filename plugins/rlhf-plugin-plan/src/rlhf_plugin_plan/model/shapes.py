@@ -292,6 +292,9 @@ def read_shape(path: Path) -> ModelShape:
 def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
     """Return the shape that a config.json describes.
 
+    Args:
+        source: name of the config.json for messages.
+
     Raises:
         ConfigError: the family is not modeled, a key is missing, or the key heads do not divide the attention heads.
     """

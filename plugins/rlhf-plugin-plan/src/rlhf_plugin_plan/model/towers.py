@@ -100,6 +100,9 @@ class TowerShape:
         """Return the operations of a forward pass over one image.
 
         ``2`` for each weight and patch or feature, and ``4 D`` for each pair of a patch and one that it attends to.
+
+        Args:
+            image_tokens: number of the image's features.
         """
         patches = self.patches(image_tokens)
         weights = 2 * (self.layer_weights + self.patch_inputs * self.hidden) * patches
@@ -120,7 +123,11 @@ class TowerShape:
         return max(1, pixels // (self.patch_side * self.merge) ** 2)
 
     def projector_bytes(self, image_tokens: int, width: int) -> int:
-        """Return the bytes that all mergers keep of an image: normalized inputs and what matmuls and GELU read."""
+        """Return the bytes that all mergers keep of an image: normalized inputs and what matmuls and GELU read.
+
+        Args:
+            width: bytes of one element of a matmul's input.
+        """
         mergers = (1 + self.early_mergers) * (8 + 3 * width) * self.hidden
         return self.patches(image_tokens) * mergers
 

@@ -56,6 +56,9 @@ def layerwise_exchange(setting: Setting, name: str, beside_s: float) -> Phase:
     pass. So seconds count where nothing is computed beside them: for the weights outside of layers and the first
     layer's at the beginning of a micro-batch, for a layer's gradients and those outside of layers at its end, and for
     what takes longer than all passes.
+
+    Args:
+        beside_s: seconds of the step's passes.
     """
     planned = setting.roles[name]
     role, sharing = planned.role, planned.sharing

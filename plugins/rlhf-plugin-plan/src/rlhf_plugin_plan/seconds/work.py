@@ -135,6 +135,9 @@ def matrix_exchange_bytes(shape: ModelShape, tokens: float, ranks: int, width: i
     sends ``2 (T - 1) / T`` times the array. A backward pass sends as much.
 
     Source: Shoeybi et al. 2019 (Megatron-LM), arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198.
+
+    Args:
+        width: bytes of one number.
     """
     return 4 * shape.layers * shape.hidden * tokens * width * (ranks - 1) / ranks
 
@@ -144,6 +147,10 @@ def head_exchange_bytes(shape: ModelShape, tokens: float, ranks: int, width: int
 
     ``V (T - 1) / T`` logits for each token, since every rank needs all logits; 0 for a tied head, because embeddings
     are whole on every rank.
+
+    Args:
+        tokens: number of tokens at which the head is applied.
+        width: bytes of one number.
     """
     return 0.0 if shape.tied else shape.vocab * tokens * width * (ranks - 1) / ranks
 
@@ -156,6 +163,10 @@ def slice_exchange_bytes(shape: ModelShape, tokens: float, ranks: int, width: in
     much.
 
     Source: Jacobs et al. 2023 (DeepSpeed-Ulysses), arXiv:2309.14509, section 3.2.
+
+    Args:
+        tokens: number of tokens of one rank's slices.
+        width: bytes of one number.
     """
     keys = math.lcm(shape.kv_heads, ranks) * shape.head_dim
     return 2 * shape.layers * (shape.query_width + keys) * tokens * width * (ranks - 1) / ranks

@@ -19,7 +19,11 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def read_call(text: str, number: int) -> ToolCall | str:
-    """Return the call in a JSON object, with its arguments as written; a reason if the object is not a call."""
+    """Return the call in a JSON object, with its arguments as written; a reason if the object is not a call.
+
+    Args:
+        number: index of the call in its answer, of which its id is made.
+    """
     try:
         members = dict(_members(text.strip()))
     except (ValueError, RecursionError) as error:

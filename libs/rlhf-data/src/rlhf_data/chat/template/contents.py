@@ -43,7 +43,11 @@ class ContentForm(StrEnum):
 
 
 class Contents:
-    """Fits the contents of messages to a template."""
+    """Fits the contents of messages to a template.
+
+    Args:
+        show: renders messages; asked some times for each role.
+    """
 
     def __init__(self, show: Show) -> None:
         self._show = show
@@ -129,6 +133,9 @@ class Contents:
 def text_of_part(part: object, where: str) -> str | None:
     """Return the text of a part of a content; None for an image or a video. Keys that are null are as if they were
     not there.
+
+    Args:
+        where: message and number of the part, for errors.
 
     Raises:
         TemplateProblem: the part is neither, or has a key that nothing reads.

@@ -113,6 +113,9 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
 class BoundedTemplate:
     """Chat template that is run within limits.
 
+    Args:
+        source: the template's text.
+
     Raises:
         Exception: of any kind, if the template cannot be compiled.
     """

@@ -53,6 +53,9 @@ class Presence:
 
     A field of a message that is none of the usual ones (``timestamp``, ``country``) may be left out; one warning names
     it.
+
+    Args:
+        show: renders a conversation.
     """
 
     def __init__(self, show: Show) -> None:

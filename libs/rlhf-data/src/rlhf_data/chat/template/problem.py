@@ -13,7 +13,12 @@ BAD = "bad message"
 
 
 class TemplateProblem(DataError):
-    """Messages that a chat template refuses, cannot show, or does not show whole."""
+    """Messages that a chat template refuses, cannot show, or does not show whole.
+
+    Args:
+        reason: expected, what came, and the fix.
+        kind: a few words that are the same for all problems of the sort.
+    """
 
     def __init__(self, reason: str, kind: str = REFUSED) -> None:
         super().__init__(reason, code=code_of(kind))

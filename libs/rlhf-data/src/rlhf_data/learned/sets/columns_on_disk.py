@@ -50,7 +50,11 @@ class StoredColumns:
 
 
 class ColumnWriter:
-    """Writer of sequences into the files of a folder, a batch at a time. Close it before the files are mapped."""
+    """Writer of sequences into the files of a folder, a batch at a time. Close it before the files are mapped.
+
+    Args:
+        folder: an empty folder.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._stack = ExitStack()

@@ -159,7 +159,11 @@ class Gathered:
         warn_of_unread(option, (one.unread for one in self._sets))
 
     def say_forms(self, option: str, sets: Sequence[str]) -> None:
-        """Log the form of each set."""
+        """Log the form of each set.
+
+        Args:
+            sets: the sets as the user wrote them.
+        """
         for one, spec in zip(self._sets, sets, strict=True):
             if one.form is not None:
                 say_form(one.form, one.num_columns, option, spec)
@@ -212,7 +216,11 @@ class Gathered:
             log.warning("%s", self._order.describe(total, option))
 
     def rows(self, option: str, stored: StoredColumns | None = None) -> LearnedRows:
-        """Return all rows."""
+        """Return all rows.
+
+        Args:
+            stored: the sequences; None: they are in memory.
+        """
         if stored is None:
             read = np.array(self._read, dtype=np.uint64)
             stored = StoredColumns(self._sequences.columns(), read)

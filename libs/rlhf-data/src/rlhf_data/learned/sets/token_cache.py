@@ -45,7 +45,12 @@ _LIBRARIES = ("transformers", "tokenizers", "jinja2")
 
 
 class TokenCache:
-    """The entry of some sets in a folder of entries."""
+    """The entry of some sets in a folder of entries.
+
+    Args:
+        folder: folder of all entries.
+        key: name of the entry, see ``key_of``.
+    """
 
     def __init__(self, folder: Path, key: str) -> None:
         self._folder = folder
@@ -99,7 +104,11 @@ class TokenCache:
 
 
 class EntryWriter:
-    """Writer of an entry, which is there once ``keep`` has returned."""
+    """Writer of an entry, which is there once ``keep`` has returned.
+
+    Args:
+        folder: folder that becomes the entry.
+    """
 
     def __init__(self, folder: Path, entry: TokenCache) -> None:
         self._folder = folder
