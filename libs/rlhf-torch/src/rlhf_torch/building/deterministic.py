@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.utils.deterministic
@@ -29,10 +30,11 @@ def deterministic_kernels() -> Iterator[None]:
     os.environ.setdefault(WORKSPACE, ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    fills = torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic
+    fills = memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     # Nothing here reads memory before it is written, so torch need not fill it.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    memory.fill_uninitialized_memory = False
     try:
         yield
     except RuntimeError as error:
@@ -41,7 +43,7 @@ def deterministic_kernels() -> Iterator[None]:
         raise
     finally:
         torch.use_deterministic_algorithms(before, warn_only=only_warns)
-        torch.utils.deterministic.fill_uninitialized_memory = fills
+        memory.fill_uninitialized_memory = fills
 
 
 NO_KERNEL = (
