@@ -57,8 +57,8 @@ def _kernel(
             return kernel
         reason = f"flash-linear-attention {problem}"
     log.warning(
-        "gated linear attention: %s, so plain torch computes the sequences, padded to the longest, which takes three to "
-        "four times as long. The kernel's packages: pip install flash-linear-attention, and on Hopper tilelang",
+        "gated linear attention: %s, so plain torch computes the sequences, padded to the longest, which takes three "
+        "to four times as long. The kernel's packages: pip install flash-linear-attention, and on Hopper tilelang",
         reason,
     )
     return None
