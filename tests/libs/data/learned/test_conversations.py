@@ -1,6 +1,5 @@
 """Rows to imitate: what is learned of each form, and what is said of each bad row."""
 
-
 import numpy as np
 import pytest
 from tests.libs.data.learned.families import renderer_of
@@ -30,6 +29,14 @@ def test_a_text_prompt_is_followed_by_the_response_and_the_end(load, shown):
     rows = load(ConversationColumns(), [{"prompt": "Q: 1+1\nA:", "response": " 2"}])
 
     assert shown(rows, 0) == "Q: 1+1\nA:[ 2<eos>]"
+
+
+@pytest.mark.parametrize("end", ["<|im_end|>", "<eos>"])
+def test_a_response_that_has_an_end_of_turn_gets_no_other(load, shown, end):
+    """As in rows that were rendered before, with ``data.control_words = "tokens"``."""
+    rows = load(ConversationColumns(), [{"prompt": "Q", "response": f"A{end}"}])
+
+    assert shown(rows, 0) == f"Q[A{end}]"
 
 
 def test_prompt_and_response_are_tokenized_together(load, shown):
