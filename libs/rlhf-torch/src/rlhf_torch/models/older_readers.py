@@ -17,6 +17,8 @@ from rlhf_core.outside.json_reader import read_object
 TOKENIZER, CONFIG = "tokenizer_config.json", "config.json"
 _CLASS, _OLDER_CLASS = "TokenizersBackend", "PreTrainedTokenizerFast"
 _TOKENS, _OLDER_TOKENS = "extra_special_tokens", "additional_special_tokens"
+_NAMED = "model_specific_special_tokens"
+"""Tokens with names of their own, such as ``image_token``, which version 4 has in an object under ``_TOKENS``."""
 _LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers that have rotary embeddings of their own, in families that version 4 knows."""
 
@@ -31,6 +33,8 @@ def name_tokenizer(folder: Path) -> None:
         values["tokenizer_class"] = _OLDER_CLASS
     if isinstance(values.get(_TOKENS), list) and _OLDER_TOKENS not in values:
         values[_OLDER_TOKENS] = values.pop(_TOKENS)
+    if isinstance(named := values.get(_NAMED), dict) and _TOKENS not in values:
+        values[_TOKENS] = named
     _write(path, values)
 
 
