@@ -44,6 +44,20 @@ def test_an_answer_to_a_chat_ends_with_the_template_s_token(run_config, write_ro
     assert tokenizer.convert_ids_to_tokens(ends) == ["<|im_end|>", "<|endoftext|>"]
 
 
+@pytest.mark.parametrize("end", ["<|im_end|>", "<|endoftext|>"])
+def test_a_response_that_has_an_end_of_turn_gets_no_other(run_config, write_rows, end):
+    tokenizer = released_tokenizer("qwen2_5")
+    path = write_rows([{"prompt": "ab", "response": f"c{end}"}])
+    config = run_config()
+    supervised = config.supervised.model_copy(update={"data": (path,)})
+    config = config.model_copy(update={"supervised": supervised})
+    renderer = TokenizerRenderer(tokenizer, control_words="tokens")
+
+    rows = load_responses(config, renderer, eos=tokenizer.eos_token_id)
+
+    assert tokenizer.convert_ids_to_tokens(rows.actions_of(0)) == ["c", end]
+
+
 def test_columns_may_have_other_names(load, write_rows, renderer):
     path = write_rows([{"question": "ab", "solution": "c"}])
 

@@ -84,7 +84,9 @@ def load_responses(
                 inert = inert.plus(answer.inert, source.where(index))
                 is_chat = not isinstance(prompt_format.prompt(row), str)
                 end = turn_end if is_chat and turn_end is not None else eos
-                tokens = [*renderer.texts.encode([answer])[0], end]
+                tokens = renderer.texts.encode([answer])[0]
+                if not {eos, turn_end}.intersection(tokens[-1:]):  # a row that was rendered has one
+                    tokens.append(end)
                 prompt = _expanded(prompts.tokens(position), row, prompt_format, seen)
                 _check_sampled(tokens, images)
                 rows.append(_sequence(len(rows), prompt, tokens, run))

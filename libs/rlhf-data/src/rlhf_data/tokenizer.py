@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _CLASS, _OLDER_CLASS = "TokenizersBackend", "PreTrainedTokenizerFast"
 _TOKENS, _OLDER_TOKENS = "extra_special_tokens", "additional_special_tokens"
 """Names in a tokenizer's settings: those of Transformers 5, and of version 4."""
+_NAMED = "model_specific_special_tokens"
+"""Tokens with names of their own, such as ``image_token``, which version 4 has in an object under ``_TOKENS``."""
 
 
 def load_tokenizer(
@@ -68,6 +70,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         values["tokenizer_class"] = _OLDER_CLASS
     if isinstance(values.get(_TOKENS), list) and _OLDER_TOKENS not in values:
         values[_OLDER_TOKENS] = values.pop(_TOKENS)
+    if isinstance(named := values.get(_NAMED), dict) and _TOKENS not in values:
+        values[_TOKENS] = named
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

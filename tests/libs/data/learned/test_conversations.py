@@ -31,6 +31,14 @@ def test_a_text_prompt_is_followed_by_the_response_and_the_end(load, shown):
     assert shown(rows, 0) == "Q: 1+1\nA:[ 2<eos>]"
 
 
+@pytest.mark.parametrize("end", ["<|im_end|>", "<eos>"])
+def test_a_response_that_has_an_end_of_turn_gets_no_other(load, shown, end):
+    """As in rows that were rendered before, with ``data.control_words = "tokens"``."""
+    rows = load(ConversationColumns(), [{"prompt": "Q", "response": f"A{end}"}])
+
+    assert shown(rows, 0) == f"Q[A{end}]"
+
+
 def test_prompt_and_response_are_tokenized_together(load, shown):
     """A token that holds the end of the prompt and the beginning of the response is learned."""
     renderer = renderer_of("zephyr", "bpe")

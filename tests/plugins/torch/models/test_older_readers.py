@@ -94,6 +94,25 @@ def test_a_tokenizer_is_named_in_the_words_of_version_4(tmp_path, name):
     assert after.encode(text) == before.encode(text)
 
 
+def test_a_token_with_a_name_of_its_own_is_found_by_version_4(tmp_path):
+    """Processors of images ask their tokenizers for ``image_token``."""
+    tokenizer = released_tokenizer("qwen2_5")
+    tokenizer.save_pretrained(tmp_path / "own")
+    path = tmp_path / "own" / TOKENIZER
+    named = {"model_specific_special_tokens": {"image_token": "<|im_start|>"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | named))
+    before = AutoTokenizer.from_pretrained(tmp_path / "own")
+    assert before.image_token == "<|im_start|>"
+
+    copy_tokenizer(str(tmp_path / "own"), tmp_path / "out", trust_remote_code=False)
+
+    values = json.loads((tmp_path / "out" / TOKENIZER).read_text())
+    assert values["extra_special_tokens"] == {"image_token": "<|im_start|>"}
+    after = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert after.image_token == before.image_token
+    assert after.all_special_tokens == before.all_special_tokens
+
+
 @pytest.mark.parametrize("objective", [None, RankingObjective()], ids=["policy", "reward model"])
 def test_an_export_says_its_base_of_rotations_to_version_4(
     start, make_spec, models, tmp_path, objective

@@ -230,7 +230,7 @@ def _no_end(shown: str, index: int) -> RowProblem:
         "no end of turn",
         f"message {index + 1}: expected a chat template that writes a special token behind each answer, the last one "
         f"too, by which the policy learns to stop; it writes {shown!r:.40}. Turns that it merges into one cannot be "
-        "learned either.",
+        "learned either. Set --model.tokenizer to a copy of the tokenizer with such a template",
     )
 
 

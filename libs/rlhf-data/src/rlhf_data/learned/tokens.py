@@ -22,6 +22,7 @@ from ..chat.control_words import ControlText
 from ..chat.renderer import TokenizerRenderer
 from ..chat.template.pieces import squeezed
 from ..rows import RowProblem
+from ..tokenizer import end_of_turn
 from .learned_text import LearnedText
 
 
@@ -77,6 +78,7 @@ class SpanTokenizer:
         self.renderer = renderer
         self.eos = eos
         self._end = np.array([eos], dtype=np.int32)
+        self._ends = {eos, end_of_turn(tokenizer)}  # a text that was rendered before has either
         self._prefix = np.array(renderer.texts.prefix, dtype=np.int32)
         self._added = np.array([*tokenizer.added_tokens_decoder], dtype=np.int32)
 
@@ -125,7 +127,7 @@ class SpanTokenizer:
         ids, turns, prefix = tokens.token_ids, tokens.turns, self._prefix
         if text.is_plain and len(prefix) and not np.array_equal(ids[: len(prefix)], prefix):
             ids, turns = np.concatenate([prefix, ids]), turns + len(prefix)
-        if text.is_ended and ids[-1] != self.eos:
+        if text.is_ended and int(ids[-1]) not in self._ends:
             ids, turns = np.concatenate([ids, self._end]), turns.copy()
             turns[-1, 1] = len(ids)
         return LearnedTokens(token_ids=ids, turns=turns, overhang=tokens.overhang)
