@@ -9,6 +9,7 @@ from transformers import (
     AutoTokenizer,
     Gemma3Config,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     LlamaConfig,
     Qwen2_5_VLConfig,
     Qwen3Config,
@@ -75,6 +76,21 @@ def test_rotations_are_under_the_keys_of_both_versions(tmp_path, case):
     assert AutoConfig.from_pretrained(tmp_path).to_dict() == before.to_dict()
 
 
+NEWER = {
+    "full_attention": {**PLAIN, "rope_type": "proportional", "rope_theta": 1e6},
+    "sliding_attention": {**PLAIN, "rope_theta": 1e4},
+}
+
+
+def test_a_file_that_version_5_would_read_otherwise_stays(tmp_path):
+    Gemma4TextConfig(rope_parameters=NEWER).save_pretrained(tmp_path)
+    before = (tmp_path / CONFIG).read_bytes()
+
+    name_rotation(tmp_path)
+
+    assert (tmp_path / CONFIG).read_bytes() == before
+
+
 @pytest.mark.parametrize("name", ["llama3", "qwen2_5"])
 def test_a_tokenizer_is_named_in_the_words_of_version_4(tmp_path, name):
     tokenizer = released_tokenizer(name)
@@ -98,7 +114,7 @@ def test_a_token_with_a_name_of_its_own_is_found_by_version_4(tmp_path):
     """Processors of images ask their tokenizers for ``image_token``."""
     tokenizer = released_tokenizer("qwen2_5")
     tokenizer.save_pretrained(tmp_path / "own")
-    path = tmp_path / "own" / TOKENIZER
+    path = tmp_path / "own" / "tokenizer_config.json"
     named = {"model_specific_special_tokens": {"image_token": "<|im_start|>"}}
     path.write_text(json.dumps(json.loads(path.read_text()) | named))
     before = AutoTokenizer.from_pretrained(tmp_path / "own")
@@ -106,7 +122,7 @@ def test_a_token_with_a_name_of_its_own_is_found_by_version_4(tmp_path):
 
     copy_tokenizer(str(tmp_path / "own"), tmp_path / "out", trust_remote_code=False)
 
-    values = json.loads((tmp_path / "out" / TOKENIZER).read_text())
+    values = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     assert values["extra_special_tokens"] == {"image_token": "<|im_start|>"}
     after = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert after.image_token == before.image_token

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
+
+from transformers import CONFIG_MAPPING
 
 from rlhf_core.outside.json_reader import read_object
 
@@ -19,13 +22,32 @@ _LAYERS = {"full_attention", "sliding_attention"}
 
 
 def name_rotation(folder: Path) -> None:
-    """Have a folder's ``config.json`` say base and scaling of rotary embeddings under the keys of version 4 too."""
+    """Have a folder's ``config.json`` say base and scaling of rotary embeddings under the keys of version 4 too.
+
+    A file that Transformers 5 would read otherwise then stays as it is: of a family that only version 5 has, or one
+    whose code is the model's own.
+    """
     path = folder / CONFIG
-    values = read_object(path, "a model's configuration")
-    for part in (values, values.get("text_config")):
+    before = read_object(path, "a model's configuration")
+    after = deepcopy(before)
+    for part in (after, after.get("text_config")):
         if isinstance(part, dict):
             part.update(_older_keys(part.get("rope_parameters")))
-    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if after != before and _reads_alike(before, after):
+        path.write_text(json.dumps(after, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _reads_alike(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    kind = before.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        return False
+    try:
+        # Making a configuration changes the values that it is given.
+        one, other = (CONFIG_MAPPING[kind].from_dict(deepcopy(dict(v))) for v in (before, after))
+    except Exception:  # whatever a family's checks raise at keys that are not its own
+        return False
+    same: bool = one.to_dict() == other.to_dict()
+    return same
 
 
 def _older_keys(rope: object) -> dict[str, Any]:
