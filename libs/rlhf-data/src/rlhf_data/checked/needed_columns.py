@@ -102,11 +102,7 @@ def _check_rows(
     sets: Sequence[FormedSet[PromptData]],
     max_samples: int | None,
 ) -> None:
-    """Refuse a reward that ends the run at rows which it cannot score.
-
-    Raises:
-        ConfigError: names the first of these rows.
-    """
+    """Refuse a reward that ends the run at rows which it cannot score."""
     if selection.reward is None or selection.reward.on_error != "fail":
         return
     bad, total = list[BadRow](), 0
