@@ -95,7 +95,7 @@ TOOLS = {
         "view model --export new.html",
     ],
     "rlhf_plugin_loggers/curve_command.py:_drawn": ["curve nowhere"],
-    "rlhf_plugin_plan/machine/fleet.py:find_fleet": ["plan --gpus x"],
+    "rlhf_plugin_plan/machine/hardware.py:find_fleet": ["plan --gpus x"],
     "rlhf_plugin_plan/machine/hardware.py:find_gpu": ["plan --gpu x"],
     "rlhf_plugin_plan/memory/placement.py:_kinds_of": [
         "plan --runtime ray --backend deepspeed --runtime.ray.gpus_per.policy 2 --runtime.ray.colocate none --nodes 1"
@@ -191,9 +191,7 @@ ROWS = {
             {**PLAIN, "images": ["x.png", "x.png"]},
         )
     ],
-    "rlhf_data/held_out/trained_rows.py:refuse_trained_rows": [
-        ("sft --eval.data rows.jsonl", PLAIN)
-    ],
+    "rlhf_data/held_out/sides.py:refuse_trained_rows": [("sft --eval.data rows.jsonl", PLAIN)],
     "rlhf_data/learned/conversations.py:answer": [
         ("sft --data.tools_key tools", {**PLAIN, "tools": [ADD]})
     ],

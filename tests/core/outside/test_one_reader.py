@@ -26,7 +26,7 @@ WRITTEN_HERE = {
     "rlhf_data/chat/spelling.py": 1,
     "rlhf_plugin_endpoint/episode/forms.py": 2,
     "rlhf_plugin_inference/evaluate/run.py": 1,
-    "rlhf_plugin_plan/model/counted.py": 1,
+    "rlhf_plugin_plan/model/measured.py": 1,
     "rlhf_plugin_vllm/worker/four_bits.py": 1,
     # Between this process and one that it started, with errors of its own and without the package.
     "rlhf_bridge_harbor/inside.py": 1,

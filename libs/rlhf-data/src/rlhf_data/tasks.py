@@ -24,8 +24,7 @@ from .chat.renderer import TokenizerRenderer
 from .forms.beside import warn_of_tools
 from .forms.formed_source import FormedSource
 from .forms.opened_sets import OpenedSets, WantedSets
-from .held_out.sides import Side, hashes_of
-from .held_out.trained_rows import refuse_trained_rows
+from .held_out.sides import Side, hashes_of, refuse_trained_rows
 from .listing import listing_command
 from .made.players import Players
 from .made.prompts import PromptReader
@@ -284,11 +283,7 @@ class _Reader:
         self._total = 0
 
     def open(self, spec: str, split: str, name: str | None = None) -> _Opened:
-        """Open a source, ``spec``, and find the form of its rows.
-
-        Raises:
-            DataError: it cannot be opened, or its rows are of a form that something else learns from.
-        """
+        """Open a source, ``spec``, and find the form of its rows, as ``OpenedSets.open`` does."""
         found = self._opened.open(self._data, spec, split, name, self._option)
         if not self._is_played and found.form is not None:
             warn_of_tools(found.source, self._option)

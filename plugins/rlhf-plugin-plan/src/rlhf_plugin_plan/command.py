@@ -13,8 +13,7 @@ from rlhf_core import plugins as plugin_loader
 from rlhf_core.plugins import Plugins
 
 from .fleet_choice import FleetPlanner, ways_of
-from .machine.fleet import Fleet, find_fleet
-from .machine.hardware import GPUS, find_gpu
+from .machine.hardware import GPUS, Fleet, find_fleet, find_gpu
 from .memory.placement import ClusterSize
 from .remedies import Remedy, remedies
 from .report import as_json, render

@@ -12,7 +12,7 @@ from rlhf_core.contracts import Accelerator
 from rlhf_core.plugins import Plugins
 
 from .fitting import Values, fastest, options_of
-from .machine.fleet import Fleet
+from .machine.hardware import Fleet
 from .memory.placement import ClusterSize
 from .model.adapters import AdaptedModels
 from .prediction import Prediction

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlhf_core import DataError
-from rlhf_data.held_out.trained_rows import refuse_trained_rows
+from rlhf_data.held_out.sides import refuse_trained_rows
 
 
 def hashes(*numbers):

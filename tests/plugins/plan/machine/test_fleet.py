@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_core import ConfigError
 from rlhf_plugin_plan.command import main as plan
-from rlhf_plugin_plan.machine.fleet import find_fleet
+from rlhf_plugin_plan.machine.hardware import find_fleet
 from rlhf_testing.errors import has_code
 
 

@@ -13,7 +13,7 @@ from rlhf_plugin_plan.command import main as plan
 from rlhf_plugin_plan.memory.role import MicroBatch, Role
 from rlhf_plugin_plan.memory.sharing import Sharing
 from rlhf_plugin_plan.memory.training_memory import moments
-from rlhf_plugin_plan.model import counted
+from rlhf_plugin_plan.model import measured
 from rlhf_plugin_plan.model.activations import (
     checkpoint_bytes,
     last_norm_bytes,
@@ -327,7 +327,9 @@ def without(package: str):
 def test_an_encoder_of_a_package_that_is_missing_is_left_out_and_named(seeing_run, monkeypatch):
     whole = seeing_run("--image-tokens", "64")
     monkeypatch.setattr(AutoModelForImageTextToText, "from_config", without("timm"))
-    monkeypatch.setattr(counted, "_counted", counted._counted.__wrapped__)  # not the kept one
+    monkeypatch.setattr(
+        measured, "_counted_once", measured._counted_once.__wrapped__
+    )  # not the kept one
 
     text = seeing_run("--image-tokens", "64")
 

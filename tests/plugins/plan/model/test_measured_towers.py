@@ -14,8 +14,8 @@ from rlhf_plugin_plan.memory.role import MicroBatch, Role
 from rlhf_plugin_plan.memory.sharing import Sharing
 from rlhf_plugin_plan.memory.training_memory import moments
 from rlhf_plugin_plan.model.activations import tower_bytes, tower_scoring_bytes
-from rlhf_plugin_plan.model.live_bytes import widest
 from rlhf_plugin_plan.model.measured import Measured
+from rlhf_plugin_plan.model.measured_towers import widest
 from rlhf_plugin_plan.model.precision import Precision
 from rlhf_plugin_plan.model.shapes import shape_of
 from rlhf_plugin_plan.model.without_numbers import without_numbers

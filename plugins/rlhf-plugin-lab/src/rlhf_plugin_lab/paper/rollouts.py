@@ -10,8 +10,7 @@ from typing import Any
 
 from ..recorded.lines import lines_of, step_of
 from ..recorded.problems import Problems
-from ..recorded.row_tokens import tokens_of_row
-from ..recorded.tokens import TokenColumns, TokenFiles
+from ..recorded.tokens import TokenColumns, TokenFiles, tokens_of_row
 from ..recorded.turns import Turn, turns_of
 from .chunks import Chunks, number_of
 from .images import Images

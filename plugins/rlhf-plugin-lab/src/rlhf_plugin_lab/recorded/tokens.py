@@ -14,6 +14,8 @@ MAX_ROWS = 4_000_000
 """Largest number of rows of a file that is read: a step has no more tokens in one file."""
 UID, TEXT, ID, ACTION = "uid", "text", "token_id", "action"
 ADVANTAGE = "advantage"
+TEXTS, ORDER, LEARNED = "texts", "order", "learned"
+"""Entries of the tokens of a row that is held out, which its own record has."""
 NUMBERS = (
     "rollout_logprob",
     "trainer_logprob",
@@ -132,28 +134,73 @@ def short(value: Any) -> float | None:
     return int(number) if number.is_integer() else number
 
 
+def tokens_of_row(value: Any, problems: Problems) -> TokenColumns | None:
+    """Return the tokens of a record's entry ``tokens``; None: it has none, or the entry is of another form.
+
+    Args:
+        value: ``{"texts": [...], "order": T indices of texts, "learned": [[start, end], ...], "loss": A numbers or
+            null, ...}``, with a number for each of the A tokens in the spans.
+    """
+    if value is None:
+        return None
+    text = _texts(value) if isinstance(value, dict) else None
+    places = None if text is None else _places(value.get(LEARNED), len(text))
+    if text is None or places is None:
+        problems.note("tokens of rows that are of another form are left out")
+        return None
+    columns: dict[str, list[float | None]] = {}
+    for name in NUMBERS:
+        numbers = value.get(name)
+        if isinstance(numbers, list) and len(numbers) == len(places):
+            columns[name] = [None] * len(text)
+            for at, number in zip(places, numbers, strict=True):
+                columns[name][at] = short(number) if isinstance(number, int | float) else None
+    learned = set(places)
+    columns[ACTION] = [int(at in learned) for at in range(len(text))]
+    tokens = TokenColumns(text=text, columns=columns)
+    add_differences(tokens)
+    return tokens
+
+
+def _texts(value: dict[str, Any]) -> list[str] | None:
+    """Return the text of each token; None: there are none, or not of this form."""
+    texts, order = value.get(TEXTS), value.get(ORDER)
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        return None
+    if not isinstance(order, list):
+        return None
+    if not all(type(at) is int and 0 <= at < len(texts) for at in order):
+        return None
+    return [texts[at] for at in order]
+
+
+def _places(spans: Any, num_tokens: int) -> list[int] | None:
+    """Return the indices of the learned tokens; None: the spans are none, or overlap."""
+    if not isinstance(spans, list):
+        return None
+    places: list[int] = []
+    for span in spans:
+        if not (isinstance(span, list) and len(span) == 2 and all(type(at) is int for at in span)):
+            return None
+        start, end = span
+        if not (places[-1] if places else -1) < start < end <= num_tokens:
+            return None
+        places += range(start, end)
+    return places
+
+
 def add_differences(tokens: TokenColumns) -> None:
-    """Add the columns that follow from two others, where both are known."""
-    _add_ratio(tokens)
-    _add_log_ratio(tokens)
-
-
-def _add_ratio(tokens: TokenColumns) -> None:
-    """Add the ratio of the trainer's probability to the sampler's where both are known."""
-    ours, theirs = (tokens.columns.get(name) for name in ("trainer_logprob", "rollout_logprob"))
-    if ours is None or theirs is None or "ratio" in tokens.columns:
-        return
-    tokens.columns["ratio"] = [
-        None if a is None or b is None else short(math.exp(min(a - b, 50.0)))
-        for a, b in zip(ours, theirs, strict=True)
-    ]
-
-
-def _add_log_ratio(tokens: TokenColumns) -> None:
-    """Add the log-prob of the trainer above that of the reference where both are known: what a preference rewards."""
-    ours, theirs = (tokens.columns.get(name) for name in ("trainer_logprob", "reference_logprob"))
-    if ours is None or theirs is None:
-        return
-    tokens.columns["reference_log_ratio"] = [
-        None if a is None or b is None else short(a - b) for a, b in zip(ours, theirs, strict=True)
-    ]
+    """Add what follows from the log-probs of two, where both are known: the ratio of the trainer's probability to the
+    sampler's, and the log-prob of the trainer above that of the reference, which a preference rewards."""
+    columns = tokens.columns
+    ours = columns.get("trainer_logprob")
+    for name, other, of in (
+        ("ratio", "rollout_logprob", lambda gap: math.exp(min(gap, 50.0))),
+        ("reference_log_ratio", "reference_logprob", float),
+    ):
+        theirs = columns.get(other)
+        if ours is not None and theirs is not None and name not in columns:
+            columns[name] = [
+                None if a is None or b is None else short(of(a - b))
+                for a, b in zip(ours, theirs, strict=True)
+            ]

@@ -7,10 +7,11 @@ layers are passed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlhf_core.contracts import ModelAdapter
 
@@ -381,3 +382,18 @@ def _joined(layers: nn.ModuleList) -> Iterator[int]:
             plain = [part for part in found if type(part) is nn.Linear]
             if len(plain) == len(names) and len({part.bias is None for part in plain}) == 1:
                 yield sum(part.weight.numel() for part in plain)
+
+
+CountedT = TypeVar("CountedT", Measured, CountedTower)
+
+
+def counted(kind: type[CountedT], config: Mapping[str, Any], source: str) -> CountedT:
+    """Return what ``kind`` counts in a config.json; the arguments are its own."""
+    made: Any = kind  # a class has a hash, which mypy does not see
+    found: CountedT = _counted_once(made, json.dumps(config, sort_keys=True), source)
+    return found
+
+
+@lru_cache(maxsize=16)
+def _counted_once(kind: Any, config: str, source: str) -> Any:
+    return kind(json.loads(config), source)

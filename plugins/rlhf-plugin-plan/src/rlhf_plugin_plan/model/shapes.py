@@ -12,9 +12,8 @@ from rlhf_core import ConfigError
 from rlhf_core.outside.json_reader import read_object
 
 from . import experts, measured, recurrent
-from .counted import counted
 from .experts import ExpertsShape
-from .measured import CountedTower, Measured
+from .measured import CountedTower, Measured, counted
 from .measured_towers import MeasuredTower
 from .recurrent import RecurrentShape
 from .towers import COUNTED_TOWERS, QWEN, TowerShape, text_config, tower_of

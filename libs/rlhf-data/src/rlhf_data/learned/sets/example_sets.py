@@ -16,8 +16,7 @@ from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.errors import DataError
 from rlhf_core.media.loader import ImagesOnUse
 
-from ...held_out.sides import ALL, Side
-from ...held_out.trained_rows import refuse_trained_rows
+from ...held_out.sides import ALL, Side, refuse_trained_rows
 from ..options import SequenceOptions
 from .gathered import LearnedRows
 
