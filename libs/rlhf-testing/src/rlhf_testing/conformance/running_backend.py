@@ -37,17 +37,22 @@ def running(
     objective: PolicyObjective | ValueObjective | None = None,
     *,
     loss: PolicyGradient | None = None,
+    trained: bool = True,
     **changes: Any,
 ) -> Iterator[Any]:
     """Yield the subject's backend, set up on the model in ``folder`` and closed at the end.
 
     Args:
         objective: None: policy gradient, by token-mean.
+        trained: False: the role has neither objective nor optimizer.
         loss: the policy loss, if the caller wants to see what it is called with.
         changes: other fields of the ``RoleSpec``.
     """
     backend = subject.make()
-    backend.setup(_spec(folder, objective, **changes), plain_plugins(loss))
+    spec = _spec(folder, objective, **changes)
+    if not trained:
+        spec = replace(spec, objective=None, optimizer=None)
+    backend.setup(spec, plain_plugins(loss))
     try:
         yield backend
     finally:
