@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from rlhf_core.batch.task import Task
+from rlhf_core.contracts.environment import KnowsAnswers
 
 from ..subject import Subject, traits
 from .material import (
@@ -90,6 +91,24 @@ def check_oracle_max(subject: Subject) -> None:
         assert episode.reward >= least, (
             f"task {number}: the right answers {shown(episode.written)} earn {episode.reward:g}; expected {least:g}"
         )
+
+
+def _has_an_oracle(subject: Subject) -> bool:
+    return isinstance(environment_of(subject), KnowsAnswers)
+
+
+@traits(_has_an_oracle)
+def check_oracle_changes_nothing(subject: Subject) -> None:
+    """``oracle`` only answers: asked again before the same turn it says the same."""
+
+    async def asked_twice(situation: Situation) -> Written:
+        first, second = await right(situation), await right(situation)
+        assert first == second, (
+            f"oracle before turn {situation.turn} says {shown(first)}, and asked again {shown(second)}"
+        )
+        return first
+
+    episodes(subject, lambda task: asked_twice, "right answers")
 
 
 @of_known_answers
