@@ -73,7 +73,8 @@ async def _told_once(environment: Environment, task: Task, seed: int, player: Wr
                 break
             text, told = text_of(observation), situation.read[-1]
             begin = plain_messages(first.messages)
-            again = bool(told) and text.startswith(f"{told}{written}")
+            # A short answer may well be what the environment goes on with.
+            again = len(str(written)) >= 4 and text.startswith(f"{told}{written}")
             if begin and len(observation.messages) > len(begin):
                 again = plain_messages(observation.messages)[: len(begin)] == begin
             again = again or "assistant" in map(_role, observation.messages)
