@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_cli.main import command_tree
 from rlhf_core import Component, Config
 from rlhf_core.contracts import EndRun, Metric, Observer, ParameterGroup, RewardResult
 from rlhf_core.contracts.preset import Preset
+from rlhf_core.plugins import empty
 from rlhf_testing.conformance import run_checks
+from rlhf_testing.conformance.kinds.commands import OWN_COMMANDS
 
 SHAPERS, FILTERS = "rlhf_reward_shapers", "rlhf_sample_filters"
 OPTIMIZERS, REWARDS = "rlhf_optimizers", "rlhf_rewards"
@@ -477,10 +480,22 @@ def eats_its_words(words):
     return 0 if words.pop() == "--help" else 2
 
 
+def answers_in_words(words):
+    print("usage: rlhf words")
+    return 0 if words == ["--help"] else "no such option"
+
+
+def goes_round(words):
+    print("usage: rlhf round")
+    return 0 if words == ["--help"] else 256
+
+
 @pytest.mark.parametrize(
     ("command", "caught"),
     [
         (counts_words, set()),
+        (answers_in_words, {"check_unknown_options_are_refused"}),
+        (goes_round, {"check_unknown_options_are_refused"}),
         (has_no_help, {"check_help_is_an_answer"}),
         (knows_everything, {"check_unknown_options_are_refused"}),
         (says_nothing_of_mistakes, {"check_unknown_options_are_refused"}),
@@ -490,6 +505,21 @@ def eats_its_words(words):
 )
 def test_commands_that_break_a_promise_are_caught(command, caught):
     assert caught_by(COMMANDS, Component(name="it", factory=command)) == caught
+
+
+@pytest.mark.parametrize("name", ["train", "sft"])
+def test_a_command_whose_name_is_taken_is_caught(name):
+    """One is of rlhf itself, and one of an installed plugin."""
+    wanted = Component(name=name, factory=counts_words)
+
+    assert caught_by(COMMANDS, wanted) == {"check_its_name_is_free"}
+
+
+def test_the_names_of_the_commands_of_rlhf_itself_are_known():
+    tree = command_tree(empty())
+    infos = (*tree.registered_commands, *tree.registered_groups)
+
+    assert {info.name for info in infos} == OWN_COMMANDS
 
 
 def test_a_preset_that_selects_what_is_not_installed_fails_its_check(tmp_path):
