@@ -522,6 +522,33 @@ def test_the_names_of_the_commands_of_rlhf_itself_are_known():
     assert {info.name for info in infos} == OWN_COMMANDS
 
 
+@pytest.mark.parametrize(
+    ("text", "check", "says"),
+    [
+        ('[algo.kl]\ncoef = "high"', "check_every_value_fits", "algo.kl.coef"),
+        ("[rollout]\nn_samples_per_prompt = 0", "check_every_value_fits", "equal to 1"),
+        ('[algo.loss]\naggregation = "token-men"', "check_every_value_fits", "token-mean"),
+        ('[algo.loss.ppo]\nclip_low = "x"', "check_every_value_fits", "algo.loss.ppo.clip_low"),
+        ('[reward.math]\nweight = "x"', "check_every_value_fits", "reward.math.weight"),
+        (
+            'algo.loss.policy = "ppo" #\nalgo.loss.gspo.clip_low = 0.1',
+            "check_every_value_fits",
+            "algo.loss.policy is ppo",
+        ),
+        ("[algo.kl]\ncoeff = 0.1", "check_every_option_exists", "algo.kl.coeff"),
+        ('preset = "grpo"', "check_every_option_exists", "names a preset"),
+    ],
+)
+def test_a_preset_that_no_run_could_use_is_caught(tmp_path, text, check, says):
+    (tmp_path / "mine.toml").write_text(f"{text}  # table 1\n")
+
+    outcomes = run_checks("rlhf_presets", lambda: Preset(tmp_path / "mine.toml"))
+
+    failed = {outcome.check: outcome.reason for outcome in outcomes if outcome.failed}
+    assert failed.keys() == {check}
+    assert says in failed[check]
+
+
 def test_a_preset_that_selects_what_is_not_installed_fails_its_check(tmp_path):
     (tmp_path / "mine.toml").write_text('[algo.loss]\npolicy = "papo"  # equation 3\n')
 
