@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,7 +74,7 @@ def check_supervised_rows_are_learned(subject: Subject) -> None:
             advantages = torch.from_numpy(batch.columns["advantages"])
             loss = -(advantages * plain.outputs(batch.trajectories).logprobs).mean()
             plain.descend(loss - 0.5 * plain.outputs(given).logprobs.mean())
-            spec = {"max_tokens_per_micro_batch": limit}
+            spec: dict[str, Any] = {"max_tokens_per_micro_batch": limit}
             with running(subject, folder, objective, **spec) as backend:
                 backend.train_step(batch, plan)
                 assert_same_weights(backend, plain.state(), "after a step with supervised rows")
@@ -147,7 +148,7 @@ def check_values_are_of_the_states_before_actions(subject: Subject) -> None:
     other_prompt = [trajectory(Uid(0, number), (4,), prompt=3) for number in range(3)]
     for row in other_prompt:
         row.token_ids[2] = 9 if row.token_ids[2] != 9 else 10
-    spec = {"role": "critic", "head": "value", "optimizer": ADAMW}
+    spec: dict[str, Any] = {"role": "critic", "head": "value", "optimizer": ADAMW}
     with tiny_model() as folder, running(subject, folder, ValueObjective(), **spec) as backend:
         for _ in range(3):
             backend.train_step(batch, step_plan(batch.trajectories))

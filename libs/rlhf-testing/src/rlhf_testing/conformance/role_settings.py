@@ -164,14 +164,18 @@ def check_the_most_probable_tokens(subject: Subject) -> None:
         with running(subject, folder, loss=loss, **settings) as backend:
             _assert_top(backend.top_tokens(rows, K), logprobs, "at top_temperature 0.5")
             backend.train_step(replace(batch, teacher_top=teacher), step_plan(rows))
-    seen = [one for one in loss.seen if one.policy_top_logprobs is not None]
+    seen = [
+        one.policy_top_logprobs[one.action_mask]
+        for one in loss.seen
+        if one.policy_top_logprobs is not None
+    ]
     assert seen, "a batch with teacher_top: the policy loss got no policy_top_logprobs"
     # Micro-batches may come in any order: an action is known by its advantage.
-    found = torch.cat([one.policy_top_logprobs[one.action_mask] for one in seen])
-    order = torch.cat([one.advantages[one.action_mask] for one in seen]).argsort()
+    order = torch.cat([one.advantages[one.action_mask] for one in loss.seen]).argsort()
     expected = logprobs.gather(1, torch.from_numpy(ids))
     place = torch.from_numpy(batch.columns["advantages"]).argsort()
-    assert_equal(found[order].cpu(), expected[place], "the teacher's tokens at 0.5", atol=1e-3)
+    found = torch.cat(seen)[order].detach().cpu()
+    assert_equal(found, expected[place], "the teacher's tokens at 0.5", atol=1e-3)
 
 
 def check_embeddings_grow(subject: Subject) -> None:
