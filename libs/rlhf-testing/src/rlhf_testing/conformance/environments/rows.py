@@ -41,25 +41,6 @@ def check_there_is_something_to_play(subject: Subject) -> None:
 
 
 @traits(makes_tasks, stands_alone=True)
-def check_a_sequence_has_its_length(subject: Subject) -> None:
-    """A split that is a sequence has a task at each index below its ``len``."""
-    for split in (TRAIN, EVAL):
-        maker = environment_of(subject)
-        assert isinstance(maker, MakesTasks)
-        try:
-            rows = maker.tasks(split)
-        except KeyError:
-            continue
-        if isinstance(rows, Sequence) and len(rows):
-            try:
-                rows[len(rows) - 1]
-            except IndexError as error:
-                raise AssertionError(
-                    f"tasks({split!r}) says that it has {len(rows)} tasks; there is none at index {len(rows) - 1}"
-                ) from error
-
-
-@traits(makes_tasks, stands_alone=True)
 def check_task_keys_are_unique(subject: Subject) -> None:
     """Each task of a split has a key of its own, text or a number, or none has one."""
     for split in (TRAIN, EVAL):
@@ -105,6 +86,25 @@ def check_rows_are_plain(subject: Subject) -> None:
                 assert back == _listed(row), f"JSON changes it: {shown(row)} becomes {shown(back)}"
                 json.dumps(dict(row), ensure_ascii=False).encode("utf-8")
                 prompt_of(row)
+
+
+@traits(makes_tasks, stands_alone=True)
+def check_a_sequence_has_its_length(subject: Subject) -> None:
+    """A split that is a sequence has a task at each index below its ``len``."""
+    for split in (TRAIN, EVAL):
+        maker = environment_of(subject)
+        assert isinstance(maker, MakesTasks)
+        try:
+            rows = maker.tasks(split)
+        except KeyError:
+            continue
+        if isinstance(rows, Sequence) and len(rows):
+            try:
+                rows[len(rows) - 1]
+            except IndexError as error:
+                raise AssertionError(
+                    f"tasks({split!r}) says that it has {len(rows)} tasks; there is none at index {len(rows) - 1}"
+                ) from error
 
 
 @traits(makes_tasks, stands_alone=True)

@@ -373,5 +373,5 @@ def check_offloading_keeps_the_weights(subject: Subject) -> None:
 
 
 CHECKS = routes.OF_BACKENDS + checks_in(
-    __name__, *(part.__name__ for part in (plain_steps, role_settings, mixtures, step_scores))
+    __name__, *(part.__name__ for part in (mixtures, step_scores, plain_steps, role_settings))
 )
