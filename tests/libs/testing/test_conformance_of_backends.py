@@ -83,6 +83,15 @@ class OldLogprobsOfOtherRows(Right):
         return super().train_step(replace(batch, columns=columns), plan)
 
 
+class CutsPairs(Right):
+    """Does a pass of each row by itself."""
+
+    def setup(self, spec, plugins):
+        super().setup(spec, plugins)
+        if self._spec.max_tokens_per_micro_batch == 1:
+            self._objective = replace(self._objective, rows_per_unit=1)
+
+
 class NoSupervisedRows(Right):
     def train_step(self, batch, plan):
         return super().train_step(replace(batch, supervised=None), plan)
@@ -196,6 +205,8 @@ def test_a_backend_without_a_fault_passes():
         (TakesAnOptimizer, "check_a_role_without_an_objective_scores"),
         (OwnOldLogprobs, "check_old_log_probs_are_those_of_the_batch"),
         (OldLogprobsOfOtherRows, "check_old_log_probs_are_those_of_the_batch"),
+        (CutsPairs, "check_pairs_stay_together"),
+        (ignoring(max_tokens_per_micro_batch=16384), "check_micro_batches_do_not_matter"),
         (NoSupervisedRows, "check_supervised_rows_are_learned"),
         (WithDropout, "check_dropout_stays_off"),
         (FirstDigest, "check_the_digest_is_of_the_weights"),

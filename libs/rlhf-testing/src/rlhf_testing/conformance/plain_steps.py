@@ -14,16 +14,22 @@ from torch import Tensor
 from rlhf_core.batch.task import Uid
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.component import Config
-from rlhf_core.contracts.backend import LossTerm, PolicyObjective, ValueObjective
+from rlhf_core.contracts.backend import (
+    LossTerm,
+    PolicyObjective,
+    PreferenceObjective,
+    ValueObjective,
+)
 from rlhf_weights import weights_digest
 
 from .columns import trajectory
 from .comparing import assert_equal
-from .running_backend import assert_same_weights, running, weights_of
+from .running_backend import assert_same_weights, is_accepted, running, weights_of
 from .subject import Subject
 from .tiny_policy import (
     ADAMW,
     LOSS,
+    PREFERENCE,
     PlainModel,
     PolicyGradient,
     samples_of_prompts,
@@ -78,6 +84,32 @@ def check_supervised_rows_are_learned(subject: Subject) -> None:
             with running(subject, folder, objective, **spec) as backend:
                 backend.train_step(batch, plan)
                 assert_same_weights(backend, plain.state(), "after a step with supervised rows")
+
+
+def check_pairs_stay_together(subject: Subject) -> None:
+    """Both answers of a pair are in one micro-batch, however small that is; or the objective is refused."""
+    given = [
+        trajectory(Uid(0, pair, answer), (3 + 2 * answer + pair,), prompt=3, reward=1.0 - answer)
+        for pair in range(3)
+        for answer in range(2)
+    ]
+    rows = TrajectoryColumns.from_trajectories(given)
+    batch = replace(train_batch(rows), columns={})
+    objective = PreferenceObjective(loss=PREFERENCE)
+    with tiny_model() as folder:
+        if not is_accepted(subject, folder, objective):
+            return
+        plain = PlainModel(folder)
+        parts = plain.outputs(rows).logprobs.split(rows.num_actions.tolist())
+        sums = torch.stack([part.sum() for part in parts]).view(3, 2)
+        margins = (sums[:, 0] - sums[:, 1]) / 10
+        plain.descend(-torch.nn.functional.logsigmoid(margins).mean())
+        for limit in (16384, 1):
+            spec: dict[str, Any] = {"max_tokens_per_micro_batch": limit}
+            with running(subject, folder, objective, **spec) as backend:
+                backend.train_step(batch, step_plan(rows))
+                what = f"a step on pairs with max_tokens_per_micro_batch = {limit}"
+                assert_same_weights(backend, plain.state(), what)
 
 
 def check_dropout_stays_off(subject: Subject) -> None:

@@ -15,10 +15,9 @@ from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.batch.vocabulary import Vocabulary
 from rlhf_core.component import Config
 from rlhf_core.contracts.backend import PolicyObjective, ScheduleSpec, TopTokens, TrainBatch
-from rlhf_core.errors import ConfigError
 
 from .comparing import assert_equal
-from .running_backend import assert_same_weights, running, weights_of
+from .running_backend import assert_same_weights, is_accepted, running, weights_of
 from .subject import Subject
 from .tiny_policy import (
     GAIN_SHARE,
@@ -36,15 +35,6 @@ K = 3
 """Number of most probable tokens that are asked for."""
 DECAY = 0.5
 NOISE = 5.0
-
-
-def _accepted(subject: Subject, folder: Path, **settings: Any) -> bool:
-    """Return False if the role is refused for its settings."""
-    try:
-        with running(subject, folder, **settings):
-            return True
-    except ConfigError:
-        return False
 
 
 def check_gradients_are_clipped(subject: Subject) -> None:
@@ -184,7 +174,7 @@ def check_embeddings_grow(subject: Subject) -> None:
     with tiny_model() as folder:
         table = PlainModel(folder).model.get_input_embeddings().weight.detach()
         mean, rows = table.mean(0), len(table)
-        if not _accepted(subject, folder, embedding_rows=rows + 5):
+        if not is_accepted(subject, folder, embedding_rows=rows + 5):
             return
         with running(subject, folder, embedding_rows=rows + 5) as backend:
             (grown,) = [one for name, one in weights_of(backend).items() if "embed_tokens" in name]
@@ -199,7 +189,7 @@ def check_noise_of_embeddings_is_of_updates_alone(subject: Subject) -> None:
     refused."""
     batch = train_batch()
     with tiny_model() as folder:
-        if not _accepted(subject, folder, embedding_noise=NOISE):
+        if not is_accepted(subject, folder, embedding_noise=NOISE):
             return
         with running(subject, folder) as backend:
             before = torch.from_numpy(backend.logprobs(batch.trajectories))
@@ -219,7 +209,7 @@ def check_a_moving_average_is_exported(subject: Subject) -> None:
     the first weights; or the role is refused."""
     batch = train_batch()
     with tempfile.TemporaryDirectory() as out, tiny_model() as folder:
-        if not _accepted(subject, folder, ema_decay=DECAY):
+        if not is_accepted(subject, folder, ema_decay=DECAY):
             return
         with running(subject, folder, ema_decay=DECAY) as backend:
             average = weights_of(backend)

@@ -21,6 +21,7 @@ from rlhf_core.contracts.correction import Correction
 from rlhf_core.contracts.functions.kl import KlEstimator
 from rlhf_core.contracts.loss import LossInputs, TokenLoss
 from rlhf_core.contracts.optimizer import ParameterGroup
+from rlhf_core.contracts.preference import PreferenceInputs, PreferenceResult
 from rlhf_core.plugins import Plugins, empty
 
 from ..tiny import write_tiny_model
@@ -155,6 +156,16 @@ def exponential_kl(log_ratio: Tensor) -> Tensor:
     return torch.where(log_ratio < -2.610869, tangent, inner)
 
 
+def plain_preference(inputs: PreferenceInputs) -> PreferenceResult:
+    """Preference loss ``-log sigmoid`` of a pair's difference of log-probs."""
+    chosen, rejected = inputs.chosen.policy, inputs.rejected.policy
+    return PreferenceResult(
+        loss=-torch.nn.functional.logsigmoid((chosen - rejected) / 10),
+        chosen_rewards=chosen.detach(),
+        rejected_rewards=rejected.detach(),
+    )
+
+
 class PlainSgd:
     """Optimizer whose update is minus the learning rate times the gradient."""
 
@@ -201,6 +212,7 @@ def _parameters(groups: Any) -> list[Any]:
 LOSS = ComponentRef(kind="rlhf_policy_losses", name="plain:policy_gradient")
 MEAN_READER = ComponentRef(kind="rlhf_policy_losses", name="plain:mean_reader")
 """The same loss, which needs ``mean_logprobs``."""
+PREFERENCE = ComponentRef(kind="rlhf_preference_losses", name="plain:preference")
 CORRECTION = ComponentRef(kind="rlhf_is_corrections", name="plain:half_weights")
 LOG_RATIO = ComponentRef(kind="rlhf_kl_estimators", name="plain:log_ratio")
 HALF_SQUARE = ComponentRef(kind="rlhf_kl_estimators", name="plain:half_square")
@@ -222,6 +234,7 @@ def plain_plugins(loss: PolicyGradient | None = None) -> Plugins:
     for ref, factory in (
         (LOSS, _giving(held)),
         (MEAN_READER, _giving(held)),
+        (PREFERENCE, _giving(plain_preference)),
         (CORRECTION, _giving(half_weights)),
         *((ref, _giving(estimator)) for ref, estimator in KL_ESTIMATORS),
         (SGD, PlainSgd),
