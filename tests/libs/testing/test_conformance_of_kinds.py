@@ -201,6 +201,32 @@ def test_an_observer_that_counts_the_steps_of_all_runs_is_caught():
     assert "check_runs_share_nothing" in caught_by("rlhf_observers", CountsAllRuns)
 
 
+class NearlyCalled(Observer):
+    """Its second method has a name that no event has."""
+
+    def step_end(self, step, metrics):
+        return None
+
+    def run_ended(self, result):
+        raise AssertionError("nothing calls it")
+
+
+class AnswersTheStart(Observer):
+    def run_start(self, run):
+        return EndRun(reason="the disk is full")
+
+
+@pytest.mark.parametrize(
+    ("observer", "check"),
+    [
+        (NearlyCalled, "check_it_hears_something"),
+        (AnswersTheStart, "check_answers_are_ends_with_reasons"),
+    ],
+)
+def test_what_no_run_hears_of_an_observer_is_caught(observer, check):
+    assert caught_by("rlhf_observers", observer) == {check}
+
+
 def test_a_right_filter_passes():
     assert caught_by(FILTERS, Filter) == set()
 
