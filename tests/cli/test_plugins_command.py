@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -179,6 +180,33 @@ def test_a_plugins_command_of_two_words_is_typed_with_a_hyphen(rlhf, with_plugin
     plugins.registries["rlhf_commands"].add(Registered(component, "acme"))
 
     assert rlhf("say-hello")[0] == 5
+
+
+def leaves_with_words(arguments):
+    sys.exit("no such word: x")
+
+
+def test_a_plugins_command_that_exits_with_words_has_failed(rlhf, with_plugins):
+    component = Component(name="speak", factory=leaves_with_words, summary="Speak.")
+    with_plugins(empty()).registries["rlhf_commands"].add(Registered(component, "acme"))
+
+    code, _, err = rlhf("speak")
+
+    assert code == 1
+    assert err.strip() == "no such word: x"
+
+
+@pytest.mark.parametrize("answer", ["no such word", 2.0, 256, -1])
+def test_an_answer_that_is_no_exit_code_is_refused(rlhf, with_plugins, answer):
+    component = Component(name="speak", factory=lambda arguments: answer, summary="Speak.")
+    with_plugins(empty()).registries["rlhf_commands"].add(Registered(component, "acme"))
+
+    code, _, err = rlhf("--errors", "json", "speak")
+
+    assert code != 0
+    found = json.loads(err.splitlines()[-1])
+    assert found["code"] == "plugin/wrong-answer"
+    assert f"it returned {answer!r}" in found["message"]
 
 
 def test_a_plugins_command_that_raises_names_the_plugin(with_plugins):

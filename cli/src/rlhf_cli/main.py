@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlhf_core import RLHFError, StorageError
+from rlhf_core import PluginError, RLHFError, StorageError
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.component import Registered
 from rlhf_core.plugins import Plugins
@@ -85,6 +85,9 @@ def _code_of(arguments: list[str]) -> int:
         return code
     except SystemExit as stop:
         code = stop.code
+        if isinstance(code, str):  # as Python does with what is no number
+            errors.tell(code, errors.report("SystemExit", code, 1))
+            return 1
     except Exception as error:
         if is_full(error):
             return _tell(_without_room(error))
@@ -239,7 +242,14 @@ def _runner(entry: Registered[Any]) -> Callable[[typer.Context], None]:
         except Exception as error:
             error.add_note(f"in plugin {entry.plugin} ({entry.origin}), command {entry.name}")
             raise
-        raise typer.Exit(code if isinstance(code, int) else 0)
+        if code is None:
+            code = 0
+        if not isinstance(code, int) or not 0 <= code <= 255:
+            raise PluginError(
+                f"command {entry.label}: expected an exit code, a whole number from 0 to 255; it returned {code!r}",
+                code="plugin/wrong-answer",
+            )
+        raise typer.Exit(code)
 
     return run
 

@@ -16,7 +16,7 @@ def test_a_sound_environment_passes_with_the_ids_of_its_checks(env, sums):
     assert code == 0, out
     assert {"oracle_max", "floor_gap", "oracle_containment", "episode_determinism"} <= found
     assert "not checked: canary_floor." in out
-    assert lines[-1].startswith("sums@2: 32 checks, 0 failed")
+    assert lines[-1].startswith("sums@2: 35 checks, 0 failed")
 
 
 def test_a_fault_is_named_with_its_reason_and_gives_exit_code_1(env, sums):

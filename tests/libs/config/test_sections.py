@@ -97,7 +97,10 @@ def test_words_of_the_command_line_take_the_types_of_their_options(validated):
         ({"inner": {"name": "y", "lr": -1.0}}, "a.toml: here.inner.lr: expected a value above 0"),
         ({"inner": 3}, "a.toml: here.inner: 'here.inner' is a section, not an option"),
         ({"inner": "none"}, "a.toml: here.inner: 'here.inner' is a section, not an option"),
-        ({"steps": {"x": 1}}, "a.toml: here.steps.x: 'here.steps' is an option, not a section"),
+        (
+            {"steps": {"x": 1}},
+            "a.toml: here.steps.x: 'here.steps' is an option, not a section; --here.steps VALUE",
+        ),
         ({"step": 1}, "a.toml: here.step: there is no such option. Did you mean here.steps?"),
         ({"more": {"a": 1}}, "a.toml: here.more.a: there is no such option"),
     ],

@@ -21,10 +21,23 @@ FAULTS = {
     "check_rows_are_plain": [sums.TupleInARow],
     "check_unknown_splits_are_refused": [sums.AnySplit],
     "check_splits_do_not_overlap": [sums.TrainsOnItsEvaluation, sums.RenamesItsTraining],
-    "check_results_are_well_formed": [sums.SometimesNaN, sums.HugeObservation, sums.RewardAsText],
+    "check_a_sequence_has_its_length": [sums.SaysThereAreMore],
+    "check_results_are_well_formed": [
+        sums.SometimesNaN,
+        sums.HugeObservation,
+        sums.RewardAsText,
+        sums.HalfAPicture,
+        sums.NoPicture,
+        sums.BringsToolsLater,
+    ],
+    "check_observations_are_new": [
+        sums.RepeatsTheText,
+        sums.RepeatsTheQuestion,
+        sums.AnswersAsThePolicy,
+    ],
     "check_rewards_stay_in_the_range": [sums.OutsideOfTheRange],
     "check_malformed_actions": [sums.IntOfDigits, sums.TrustsJson, sums.HangsOnNul],
-    "check_episodes_end": [sums.NeverEnds, sums.SaysSingleTurn],
+    "check_episodes_end": [sums.NeverEnds, sums.SaysSingleTurn, sums.GoesOnAfterTheAnswer],
     "check_closing_without_an_episode": [sums.ClosesWhatItHasNot],
     "check_a_thousand_episodes_at_once": [sums.AHundredAtMost],
     "check_cancellation_leaves_nothing": [
@@ -37,6 +50,7 @@ FAULTS = {
     "check_verifier_determinism": [sums.NoisyRewards],
     "check_no_shared_state": [sums.SharedSecret],
     "check_oracle_max": [sums.OracleIsWrong],
+    "check_oracle_changes_nothing": [sums.MovesWhenAsked],
     "check_floor_gap": [sums.AnythingEarnsMuch],
     "check_canary_floor": [sums.MagicWord],
     "check_oracle_containment": [sums.ShowsItsAnswer],
@@ -64,6 +78,8 @@ ALSO = {
     sums.TellsAfterAWrongAnswer: {_WORD},
     # One digit begins a third of all answers.
     sums.TakesABeginning: {"check_no_constant_answer_wins"},
+    # Half of an answer that was asked for twice is all of the second one.
+    sums.MovesWhenAsked: {"check_no_truncated_answer_wins"},
     # Searches that meet a reward that is no number cannot say that a hack earns less.
     sums.SometimesNaN: {_WORD, "check_no_echo_wins", "check_no_empty_answer_wins"},
 }

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_cli.main import command_tree
 from rlhf_core import Component, Config
 from rlhf_core.contracts import EndRun, Metric, Observer, ParameterGroup, RewardResult
 from rlhf_core.contracts.preset import Preset
+from rlhf_core.plugins import empty
 from rlhf_testing.conformance import run_checks
+from rlhf_testing.conformance.kinds.commands import OWN_COMMANDS
 
 SHAPERS, FILTERS = "rlhf_reward_shapers", "rlhf_sample_filters"
 OPTIMIZERS, REWARDS = "rlhf_optimizers", "rlhf_rewards"
@@ -196,6 +199,32 @@ class CountsAllRuns(Observer):
 
 def test_an_observer_that_counts_the_steps_of_all_runs_is_caught():
     assert "check_runs_share_nothing" in caught_by("rlhf_observers", CountsAllRuns)
+
+
+class NearlyCalled(Observer):
+    """Its second method has a name that no event has."""
+
+    def step_end(self, step, metrics):
+        return None
+
+    def run_ended(self, result):
+        raise AssertionError("nothing calls it")
+
+
+class AnswersTheStart(Observer):
+    def run_start(self, run):
+        return EndRun(reason="the disk is full")
+
+
+@pytest.mark.parametrize(
+    ("observer", "check"),
+    [
+        (NearlyCalled, "check_it_hears_something"),
+        (AnswersTheStart, "check_answers_are_ends_with_reasons"),
+    ],
+)
+def test_what_no_run_hears_of_an_observer_is_caught(observer, check):
+    assert caught_by("rlhf_observers", observer) == {check}
 
 
 def test_a_right_filter_passes():
@@ -477,10 +506,22 @@ def eats_its_words(words):
     return 0 if words.pop() == "--help" else 2
 
 
+def answers_in_words(words):
+    print("usage: rlhf words")
+    return 0 if words == ["--help"] else "no such option"
+
+
+def goes_round(words):
+    print("usage: rlhf round")
+    return 0 if words == ["--help"] else 256
+
+
 @pytest.mark.parametrize(
     ("command", "caught"),
     [
         (counts_words, set()),
+        (answers_in_words, {"check_unknown_options_are_refused"}),
+        (goes_round, {"check_unknown_options_are_refused"}),
         (has_no_help, {"check_help_is_an_answer"}),
         (knows_everything, {"check_unknown_options_are_refused"}),
         (says_nothing_of_mistakes, {"check_unknown_options_are_refused"}),
@@ -490,6 +531,48 @@ def eats_its_words(words):
 )
 def test_commands_that_break_a_promise_are_caught(command, caught):
     assert caught_by(COMMANDS, Component(name="it", factory=command)) == caught
+
+
+@pytest.mark.parametrize("name", ["train", "sft"])
+def test_a_command_whose_name_is_taken_is_caught(name):
+    """One is of rlhf itself, and one of an installed plugin."""
+    wanted = Component(name=name, factory=counts_words)
+
+    assert caught_by(COMMANDS, wanted) == {"check_its_name_is_free"}
+
+
+def test_the_names_of_the_commands_of_rlhf_itself_are_known():
+    tree = command_tree(empty())
+    infos = (*tree.registered_commands, *tree.registered_groups)
+
+    assert {info.name for info in infos} == OWN_COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("text", "check", "says"),
+    [
+        ('[algo.kl]\ncoef = "high"', "check_every_value_fits", "algo.kl.coef"),
+        ("[rollout]\nn_samples_per_prompt = 0", "check_every_value_fits", "equal to 1"),
+        ('[algo.loss]\naggregation = "token-men"', "check_every_value_fits", "token-mean"),
+        ('[algo.loss.ppo]\nclip_low = "x"', "check_every_value_fits", "algo.loss.ppo.clip_low"),
+        ('[reward.math]\nweight = "x"', "check_every_value_fits", "reward.math.weight"),
+        (
+            'algo.loss.policy = "ppo" #\nalgo.loss.gspo.clip_low = 0.1',
+            "check_every_value_fits",
+            "algo.loss.policy is ppo",
+        ),
+        ("[algo.kl]\ncoeff = 0.1", "check_every_option_exists", "algo.kl.coeff"),
+        ('preset = "grpo"', "check_every_option_exists", "names a preset"),
+    ],
+)
+def test_a_preset_that_no_run_could_use_is_caught(tmp_path, text, check, says):
+    (tmp_path / "mine.toml").write_text(f"{text}  # table 1\n")
+
+    outcomes = run_checks("rlhf_presets", lambda: Preset(tmp_path / "mine.toml"))
+
+    failed = {outcome.check: outcome.reason for outcome in outcomes if outcome.failed}
+    assert failed.keys() == {check}
+    assert says in failed[check]
 
 
 def test_a_preset_that_selects_what_is_not_installed_fails_its_check(tmp_path):

@@ -1,8 +1,10 @@
 """Data sources that break one promise each, and what catches them."""
 
 import itertools
+import math
 import random
 
+import numpy as np
 import pytest
 
 from rlhf_testing.conformance import run_checks
@@ -104,13 +106,78 @@ class OnePlace(Ten):
         return "rows"
 
 
+class Shards:
+    """Shards of 40 rows."""
+
+    size, number = 40, 4
+
+    def rows(self, start):
+        return iter([{"n": [n]} for n in range(start, self.size * self.number)])
+
+    def where(self, number):
+        return f"shard {number // self.size}, row {number % self.size}"
+
+
+class DropsARowAtAShard(Shards):
+    """Who starts in a later shard misses a row for each one before."""
+
+    def rows(self, start):
+        return super().rows(start + start // self.size)
+
+
+class StopsWithTheShard(Shards):
+    def rows(self, start):
+        rows = super().rows(start)
+        return itertools.islice(rows, self.size - start % self.size) if start else rows
+
+
+class BeginsAgainInALaterShard(Shards):
+    def rows(self, start):
+        return super().rows(start if start < self.size * self.number else 0)
+
+
+class RowsOfAShardHaveOnePlace(Shards):
+    def where(self, number):
+        return f"shard {number // self.size}, row {min(number, self.size - 1)}"
+
+
+class Arrays(Ten):
+    """Rows with values that JSON does not have are allowed."""
+
+    def rows(self, start):
+        return iter([{"n": np.full(3, n), "score": math.nan} for n in range(start, 10)])
+
+
+class OneObject(Ten):
+    def rows(self, start):
+        row = {}
+        for each in super().rows(start):
+            row.update(each)
+            yield row
+
+
+class OneList(Ten):
+    def rows(self, start):
+        tags = []
+        for each in super().rows(start):
+            tags[:] = [each["n"]]
+            yield each | {"tags": tags}
+
+
+class SeedsEveryone(Ten):
+    def rows(self, start):
+        random.seed(0)
+        return super().rows(start)
+
+
 def caught_by(make):
     outcomes = run_checks("rlhf_data_sources", make)
     return {outcome.check for outcome in outcomes if outcome.failed}
 
 
-def test_a_source_without_a_fault_passes():
-    assert caught_by(Ten) == set()
+@pytest.mark.parametrize("right", [Ten, Shards, Arrays])
+def test_a_source_without_a_fault_passes(right):
+    assert caught_by(right) == set()
 
 
 @pytest.mark.parametrize(
@@ -128,6 +195,13 @@ def test_a_source_without_a_fault_passes():
         (NumberedColumns, "check_rows_are_mappings"),
         (Empty, "check_rows_are_mappings"),
         (OnePlace, "check_places_name_rows"),
+        (DropsARowAtAShard, "check_far_rows_are_found"),
+        (StopsWithTheShard, "check_far_rows_are_found"),
+        (BeginsAgainInALaterShard, "check_the_end_is_quiet"),
+        (RowsOfAShardHaveOnePlace, "check_places_name_rows"),
+        (OneObject, "check_rows_are_kept_apart"),
+        (OneList, "check_rows_are_kept_apart"),
+        (SeedsEveryone, "check_global_randomness_is_left_alone"),
     ],
 )
 def test_a_fault_is_caught(wrong, check):

@@ -173,7 +173,7 @@ class StepResult:
     """The environment's answer to one action."""
 
     observation: Observation = field(default_factory=Observation)
-    """Observation that the policy reads before its next answer."""
+    """Observation that the policy reads before its next answer: what it has neither read nor written yet."""
     reward: float = 0.0
     """Reward of this turn, placed on the turn's last action token."""
     rewards: Mapping[str, float] = field(default_factory=dict)

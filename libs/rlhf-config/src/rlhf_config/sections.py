@@ -89,7 +89,7 @@ class Validator:
                 self._report.add(self._labels(here), text, owner, code=_SECTION)
             elif isinstance(value, Mapping) and not is_table(info.annotation):
                 for deeper, _ in leaves(value, here):
-                    text = f"{here!r} is an option, not a section"
+                    text = f"{here!r} is an option, not a section; --{here} VALUE sets it"
                     self._report.add(self._labels(deeper), text, owner, code=_SECTION)
             else:
                 try:

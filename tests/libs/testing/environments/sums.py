@@ -8,6 +8,7 @@ import random
 import string
 import threading
 import time
+from collections import UserList
 from dataclasses import replace
 from itertools import count
 from typing import ClassVar
@@ -90,7 +91,7 @@ class Pictures(Sums):
     def shown(self, text):
         from PIL import Image
 
-        picture = {"type": "image", "image": Image.new("L", (1, 1), self.color())}
+        picture = {"type": "image", "image": Image.new("L", (2, 2), self.color())}
         return {"role": "user", "content": [picture, {"type": "text", "text": text}]}
 
 
@@ -99,6 +100,84 @@ class OtherPictures(Pictures):
 
     def color(self):
         return next(self.shades) % 256
+
+
+class HalfAPicture(Pictures):
+    """The bytes of the second picture were cut off."""
+
+    def shown(self, text):
+        message = super().shown(text)
+        if text == "again:":
+            message["content"][0]["image"] = b"\x89PNG\r\n\x1a\n"
+        return message
+
+
+class NoPicture(Pictures):
+    """The place of the second picture is empty."""
+
+    def shown(self, text):
+        message = super().shown(text)
+        if text == "again:":
+            del message["content"][0]["image"]
+        return message
+
+
+class BringsToolsLater(Pictures):
+    async def step(self, action):
+        result = await super().step(action)
+        tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+        return replace(result, observation=replace(result.observation, tools=(tool,)))
+
+
+class RepeatsTheText(Sums):
+    async def step(self, action):
+        result = await super().step(action)
+        return replace(result, observation=Observation(text=f"{self.question}{action.text}again:"))
+
+
+class RepeatsTheQuestion(Pictures):
+    """An observation has the first message again, but not the policy's."""
+
+    async def step(self, action):
+        result = await super().step(action)
+        messages = (self.shown(self.question), *result.observation.messages)
+        return replace(result, observation=Observation(messages=messages))
+
+
+class AnswersAsThePolicy(Pictures):
+    async def step(self, action):
+        result = await super().step(action)
+        spoken = ({**result.observation.messages[0], "role": "assistant"},)
+        return replace(result, observation=Observation(messages=spoken))
+
+
+class MovesWhenAsked(Sums):
+    """To ask for the answer takes it away."""
+
+    async def oracle(self):
+        answer, self.total = self.total, ""
+        return answer
+
+
+class GoesOnAfterTheAnswer(Sums):
+    won = False
+
+    async def step(self, action):
+        if self.won:
+            return StepResult(observation=Observation(text="done:"))
+        result = await super().step(action)
+        self.won = result.reward > 0
+        return replace(result, done=result.done and not self.won)
+
+
+class SaysThereAreMore(Sums):
+    def tasks(self, split):
+        class Rows(UserList):
+            def __len__(self):
+                return 2000
+
+        first = {"train": 0, "eval": 10_000}[split]
+        return Rows(self.row(split, number, first) for number in range(1200))
 
 
 class SometimesNaN(Sums):

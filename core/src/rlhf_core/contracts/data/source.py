@@ -15,7 +15,7 @@ class DataSource(Protocol):
     """
 
     def rows(self, start: int) -> Iterator[Mapping[str, Any]]:
-        """Yield the rows from number ``start`` on, until there are no more, or none yet.
+        """Yield the rows from number ``start`` on, each a new object, until there are no more, or none yet.
 
         Values are JSON types, or whatever rewards and environments expect. The driver waits for each row, and so does
         the run where it is needed.

@@ -21,6 +21,7 @@ from rlhf_core.contracts.correction import Correction
 from rlhf_core.contracts.functions.kl import KlEstimator
 from rlhf_core.contracts.loss import LossInputs, TokenLoss
 from rlhf_core.contracts.optimizer import ParameterGroup
+from rlhf_core.contracts.preference import PreferenceInputs, PreferenceResult
 from rlhf_core.plugins import Plugins, empty
 
 from ..tiny import write_tiny_model
@@ -29,6 +30,8 @@ from .columns import EOS_ID, PAD_ID, trajectory
 MAX_ACTIONS = 12
 """Constant length of the reduction ``seq-mean-token-sum-norm``."""
 LEARNING_RATE = 0.05
+GAIN_SHARE = 0.2
+"""Share of that rate for gains under ``TWO_RATES``."""
 PROMPT = 6
 """Number of tokens of the prompts that samples share."""
 
@@ -153,6 +156,16 @@ def exponential_kl(log_ratio: Tensor) -> Tensor:
     return torch.where(log_ratio < -2.610869, tangent, inner)
 
 
+def plain_preference(inputs: PreferenceInputs) -> PreferenceResult:
+    """Preference loss ``-log sigmoid`` of a pair's difference of log-probs."""
+    chosen, rejected = inputs.chosen.policy, inputs.rejected.policy
+    return PreferenceResult(
+        loss=-torch.nn.functional.logsigmoid((chosen - rejected) / 10),
+        chosen_rewards=chosen.detach(),
+        rejected_rewards=rejected.detach(),
+    )
+
+
 class PlainSgd:
     """Optimizer whose update is minus the learning rate times the gradient."""
 
@@ -173,11 +186,33 @@ class PlainAdamW(PlainSgd):
         return torch.optim.AdamW(_parameters(groups), lr=1e-2, weight_decay=0.0)
 
 
+class TwoRates(PlainSgd):
+    """Gains have a learning rate of their own."""
+
+    def parameter_groups(self, named_parameters: Any) -> list[ParameterGroup]:
+        pairs = list(named_parameters)
+        return [
+            ParameterGroup(
+                name=name,
+                named_parameters=tuple(pair for pair in pairs if ("norm" in pair[0]) == own),
+            )
+            for name, own in (("others", False), ("gains", True))
+        ]
+
+    def create(self, groups: Any) -> torch.optim.Optimizer:
+        rates = (LEARNING_RATE, GAIN_SHARE * LEARNING_RATE)
+        each = zip(groups, rates, strict=True)
+        return torch.optim.SGD([{"params": _parameters([one]), "lr": lr} for one, lr in each])
+
+
 def _parameters(groups: Any) -> list[Any]:
     return [parameter for group in groups for _, parameter in group.named_parameters]
 
 
 LOSS = ComponentRef(kind="rlhf_policy_losses", name="plain:policy_gradient")
+MEAN_READER = ComponentRef(kind="rlhf_policy_losses", name="plain:mean_reader")
+"""The same loss, which needs ``mean_logprobs``."""
+PREFERENCE = ComponentRef(kind="rlhf_preference_losses", name="plain:preference")
 CORRECTION = ComponentRef(kind="rlhf_is_corrections", name="plain:half_weights")
 LOG_RATIO = ComponentRef(kind="rlhf_kl_estimators", name="plain:log_ratio")
 HALF_SQUARE = ComponentRef(kind="rlhf_kl_estimators", name="plain:half_square")
@@ -189,6 +224,7 @@ KL_ESTIMATORS: tuple[tuple[ComponentRef, KlEstimator], ...] = (
 )
 SGD = ComponentRef(kind="rlhf_optimizers", name="plain:sgd")
 ADAMW = ComponentRef(kind="rlhf_optimizers", name="plain:adamw")
+TWO_RATES = ComponentRef(kind="rlhf_optimizers", name="plain:two_rates")
 
 
 def plain_plugins(loss: PolicyGradient | None = None) -> Plugins:
@@ -197,12 +233,17 @@ def plain_plugins(loss: PolicyGradient | None = None) -> Plugins:
     held = loss or PolicyGradient(Config())
     for ref, factory in (
         (LOSS, _giving(held)),
+        (MEAN_READER, _giving(held)),
+        (PREFERENCE, _giving(plain_preference)),
         (CORRECTION, _giving(half_weights)),
         *((ref, _giving(estimator)) for ref, estimator in KL_ESTIMATORS),
         (SGD, PlainSgd),
         (ADAMW, PlainAdamW),
+        (TWO_RATES, TwoRates),
     ):
-        component: Component[Any] = Component(name=ref.name.partition(":")[2], factory=factory)
+        needs = frozenset({"mean_logprobs"} if ref == MEAN_READER else ())
+        name = ref.name.partition(":")[2]
+        component: Component[Any] = Component(name=name, factory=factory, needs=needs)
         plugins.registries[ref.kind].add(Registered(component, "plain"))
     return plugins
 

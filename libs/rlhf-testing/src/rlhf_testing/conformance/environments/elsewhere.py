@@ -70,7 +70,7 @@ def played_elsewhere(
         env={**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "12345"},
     )
     lines = done.stdout.splitlines()
-    assert done.returncode == 0, f"it fails in another process: {_last_line(done.stderr)}"
+    assert done.returncode == 0, f"it fails in another process: {_error_in(done.stderr)}"
     assert lines, "the other process printed no result"
     found: list[list[str]] = json.loads(lines[-1])
     return found
@@ -103,9 +103,12 @@ def _imported(place: str, config_place: str, options: dict[str, Any]) -> Subject
     return Subject(label=name, make=lambda: factory(config))
 
 
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "it wrote nothing"
+def _error_in(text: str) -> str:
+    """Return the exception at the end of a traceback in one line: what stands behind the last frame."""
+    frames = [place for place in range(len(text)) if text.startswith("\n  File ", place)]
+    lines = text[frames[-1] if frames else 0 :].splitlines()
+    said = [number for number, line in enumerate(lines) if line and not line.startswith(" ")]
+    return " ".join(line.strip() for line in lines[said[0] :])[:500] if said else "it wrote nothing"
 
 
 if __name__ == "__main__":

@@ -13,8 +13,16 @@ from pathlib import Path
 from rlhf_core.contracts.environment import EnvironmentKind
 
 from ..subject import Subject, traits
-from .material import FEW_TASKS, environment_of, guesses, manifest_for, seed_for, tasks_of
-from .playing import MAX_TURNS, Situation, Written, Wrote, always, named, played, run, within
+from .material import (
+    FEW_TASKS,
+    environment_of,
+    guesses,
+    knows_answers,
+    manifest_for,
+    seed_for,
+    tasks_of,
+)
+from .playing import MAX_TURNS, Situation, Written, Wrote, always, named, played, right, run, within
 
 AT_ONCE = 1000
 CANCELLED = 20
@@ -30,8 +38,11 @@ def check_episodes_end(subject: Subject) -> None:
     single = manifest is not None and manifest.kind is EnvironmentKind.SINGLE_TURN
     most = 1 if single else MAX_TURNS
     for task in tasks_of(subject, FEW_TASKS):
-        for player in (guesses(task), always("")):
-            with named(f"task {task.uid.prompt}"):
+        players = {"random letters": guesses(task), "no letters": always("")}
+        if knows_answers(subject):
+            players["right answers"] = right
+        for what, player in players.items():
+            with named(f"{what}, task {task.uid.prompt}"):
                 environment = environment_of(subject)
                 episode = run(played(environment, task, seed_for(task), player, turns=most))
                 assert episode.ended, f"no end after {most} turns; expected done=True"

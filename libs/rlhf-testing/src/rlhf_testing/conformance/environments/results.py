@@ -8,6 +8,8 @@ from numbers import Real
 
 from rlhf_core.batch.task import Task
 from rlhf_core.contracts.environment import Environment, Observation, RewardsEpisodes, StepResult
+from rlhf_core.media import MediaLoader, MediaOptions, MediaProblem
+from rlhf_core.media.parts import plain_messages
 
 from ..subject import Subject, traits
 from .material import (
@@ -41,11 +43,52 @@ _TURNS = 20
 
 
 def check_results_are_well_formed(subject: Subject) -> None:
-    """Rewards and metrics are finite numbers, and observations are text of a sane length."""
+    """Rewards and metrics are finite numbers, observations are text of a sane length with images that can be used, and
+    tools come with the messages of the first one."""
     for what, player, number in _tries(subject):
         with named(what):
             task = tasks_of(subject, FEW_TASKS)[number]
             run(_looked_through(environment_of(subject), task, seed_for(task), player))
+
+
+def check_observations_are_new(subject: Subject) -> None:
+    """An observation has only what the policy has not read: neither the conversation so far nor its own answer, as the
+    assistant's message."""
+    for what, player, number in _tries(subject):
+        with named(what):
+            task = tasks_of(subject, FEW_TASKS)[number]
+            run(_told_once(environment_of(subject), task, seed_for(task), player))
+
+
+async def _told_once(environment: Environment, task: Task, seed: int, player: Wrote) -> None:
+    try:
+        first = await environment.reset(task, seed)
+        situation = Situation(environment=environment, task=task, read=[text_of(first)])
+        for turn in range(_TURNS):
+            situation.turn = turn
+            written = await player(situation)
+            result = await environment.step(action_of(written, turn))
+            observation = result.observation
+            if result.done:
+                break
+            text, told = text_of(observation), situation.read[-1]
+            begin = plain_messages(first.messages)
+            # A short answer may well be what the environment goes on with.
+            again = len(str(written)) >= 4 and text.startswith(f"{told}{written}")
+            if begin and len(observation.messages) > len(begin):
+                again = plain_messages(observation.messages)[: len(begin)] == begin
+            again = again or "assistant" in map(_role, observation.messages)
+            assert not again, (
+                f"the observation after turn {turn} has what the policy read or wrote before: {shown(text, 200)}. "
+                "Give what is new alone: the run keeps the conversation"
+            )
+            situation.read.append(text)
+    finally:
+        await environment.close()
+
+
+def _role(message: Mapping[str, object]) -> object:
+    return message.get("role")
 
 
 def states_a_range(subject: Subject) -> bool:
@@ -87,11 +130,17 @@ async def _looked_through(environment: Environment, task: Task, seed: int, playe
         first = await environment.reset(task, seed)
         assert isinstance(first, Observation), f"reset returned {shown(first)}"
         _assert_readable(first)
+        assert first.messages or not first.tools, "tools come with messages; the first one has none"
         situation = Situation(environment=environment, task=task, read=[text_of(first)])
         for turn in range(_TURNS):
             situation.turn = turn
             result = await environment.step(action_of(await player(situation), turn))
             _assert_sound(result)
+            tools = result.observation.tools
+            assert not tools or tools == first.tools, (
+                f"other tools in the observation after turn {turn}, which are not read: {shown(tools)}. Put all tools "
+                "into the observation of reset"
+            )
             situation.read.append(text_of(result.observation))
             if result.done:
                 break
@@ -138,3 +187,7 @@ def _assert_readable(observation: Observation) -> None:
     for message in observation.messages:
         assert isinstance(message, Mapping), f"a message is {shown(message)}"
         assert message.get("role"), f"a message has no role: {shown(message)}"
+    try:
+        MediaLoader(MediaOptions()).messages(observation.messages)
+    except MediaProblem as problem:
+        raise AssertionError(f"an image of an observation cannot be used: {problem}") from problem

@@ -89,6 +89,25 @@ def check_rows_are_plain(subject: Subject) -> None:
 
 
 @traits(makes_tasks, stands_alone=True)
+def check_a_sequence_has_its_length(subject: Subject) -> None:
+    """A split that is a sequence has a task at each index below its ``len``."""
+    for split in (TRAIN, EVAL):
+        maker = environment_of(subject)
+        assert isinstance(maker, MakesTasks)
+        try:
+            rows = maker.tasks(split)
+        except KeyError:
+            continue
+        if isinstance(rows, Sequence) and len(rows):
+            try:
+                rows[len(rows) - 1]
+            except IndexError as error:
+                raise AssertionError(
+                    f"tasks({split!r}) says that it has {len(rows)} tasks; there is none at index {len(rows) - 1}"
+                ) from error
+
+
+@traits(makes_tasks, stands_alone=True)
 def check_unknown_splits_are_refused(subject: Subject) -> None:
     """A split that is not there is a KeyError."""
     maker = environment_of(subject)

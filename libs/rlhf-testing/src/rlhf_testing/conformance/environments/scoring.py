@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from rlhf_core.batch.task import Task
+from rlhf_core.contracts.environment import KnowsAnswers
 
 from ..subject import Subject, traits
 from .material import (
@@ -92,6 +93,10 @@ def check_oracle_max(subject: Subject) -> None:
         )
 
 
+def _has_an_oracle(subject: Subject) -> bool:
+    return isinstance(environment_of(subject), KnowsAnswers)
+
+
 @of_known_answers
 def check_floor_gap(subject: Subject) -> None:
     """Random letters earn less than right answers, by a tenth of the range or of the difference to nothing."""
@@ -132,6 +137,20 @@ def check_oracle_containment(subject: Subject) -> None:
         return answer
 
     episodes(subject, lambda task: looked_at, "right answers")
+
+
+@traits(_has_an_oracle)
+def check_oracle_changes_nothing(subject: Subject) -> None:
+    """``oracle`` only answers: asked again before the same turn it says the same."""
+
+    async def asked_twice(situation: Situation) -> Written:
+        first, second = await right(situation), await right(situation)
+        assert first == second, (
+            f"oracle before turn {situation.turn} says {shown(first)}, and asked again {shown(second)}"
+        )
+        return first
+
+    episodes(subject, lambda task: asked_twice, "right answers")
 
 
 def _stands_in(answer: str, text: str) -> bool:

@@ -23,7 +23,7 @@ from rlhf_core.contracts.backend import (
 )
 from rlhf_core.math import pad_columns
 
-from .. import mixtures, routes, step_scores
+from .. import mixtures, plain_steps, role_settings, routes, step_scores
 from ..comparing import assert_equal
 from ..running_backend import assert_same_weights, running, weights_of
 from ..subject import Subject, checks_in
@@ -237,17 +237,22 @@ def check_samples_of_a_prompt_are_as_each_alone(subject: Subject) -> None:
 
 
 def check_micro_batches_do_not_matter(subject: Subject) -> None:
-    """However the step is cut, the weights after it are the same, and so are its metrics."""
+    """However the step is cut, the weights after it are the same, and so are its metrics; it is cut where
+    ``max_tokens_per_micro_batch`` is small."""
     batch = train_batch()
     for mode in get_args(Aggregation):
+        loss = PolicyGradient(Config())
         objective = PolicyObjective(loss=LOSS, aggregation=mode)
         with tiny_model() as folder:
             with running(subject, folder, objective) as whole:
                 first = whole.train_step(batch, step_plan(batch.trajectories)).metrics
                 expected = weights_of(whole)
-            with running(subject, folder, objective, max_tokens_per_micro_batch=SMALL) as backend:
+            small: dict[str, Any] = {"max_tokens_per_micro_batch": SMALL, "loss": loss}
+            with running(subject, folder, objective, **small) as backend:
                 second = backend.train_step(batch, step_plan(batch.trajectories)).metrics
                 assert_same_weights(backend, expected, f"cut into micro-batches, {mode}")
+        tokens = int(batch.trajectories.num_tokens.sum())
+        assert len(loss.seen) > 1, f"one pass over {tokens} tokens; the limit of a pass is {SMALL}"
         one, other = (metrics["loss/policy"].value() for metrics in (first, second))
         assert abs(one - other) < 1e-4, f"loss/policy is {one:.6g} whole and {other:.6g} cut"
 
@@ -372,4 +377,6 @@ def check_offloading_keeps_the_weights(subject: Subject) -> None:
             assert moved == stayed.checksum(), "another step after reload"
 
 
-CHECKS = routes.OF_BACKENDS + checks_in(__name__, mixtures.__name__, step_scores.__name__)
+CHECKS = routes.OF_BACKENDS + checks_in(
+    __name__, *(part.__name__ for part in (mixtures, step_scores, plain_steps, role_settings))
+)

@@ -8,9 +8,14 @@ from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, cast
 
 from rlhf_core.errors import RLHFError
+from rlhf_core.plugins import load
 
-from ..subject import Subject, checks_in
+from ..subject import Subject, checks_in, traits
 
+OWN_COMMANDS = frozenset(
+    {"check", "data", "env", "new", "plugins", "quickstart", "show", "template", "train"}
+)
+"""Commands of ``rlhf`` itself, whose names no plugin gets."""
 _UNKNOWN = "--no-option-of-any-command"
 
 
@@ -20,12 +25,19 @@ def _command(subject: Subject) -> Callable[[Sequence[str]], object]:
     return cast(Callable[[Sequence[str]], object], command)
 
 
+def _is_registered(subject: Subject) -> bool:
+    return subject.origin is not None
+
+
 def _called(subject: Subject, words: list[str]) -> tuple[object, str]:
     """Return the exit code and all that was printed; an error of this project ends a command with its own code."""
     printed = io.StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
         try:
             code = _command(subject)(words)
+            assert code is None or isinstance(code, int), (
+                f"{words} returned {code!r}; expected an exit code, 0 or a number above it"
+            )
         except SystemExit as stop:
             code = stop.code
         except RLHFError as error:
@@ -45,8 +57,27 @@ def check_unknown_options_are_refused(subject: Subject) -> None:
     """Words that the command does not understand are answered in words, and the exit code is not 0."""
     code, printed = _called(subject, [_UNKNOWN, "1"])
     assert isinstance(code, int | str), f"exit code {code!r}; expected a number above 0"
+    assert isinstance(code, str) or 0 <= code <= 255, (
+        f"exit code {code}, which is {code % 256} in a shell"
+    )
     assert code != 0, f"exit code 0 after {_UNKNOWN}, which means success"
     assert printed.strip() or isinstance(code, str), f"exit code {code} without a word of why"
+
+
+@traits(_is_registered)
+def check_its_name_is_free(subject: Subject) -> None:
+    """No command of ``rlhf`` itself, and of no other installed plugin, has the name: who comes second is left out."""
+    assert subject.origin is not None
+    name, plugin = subject.origin.name.replace("_", "-"), subject.origin.plugin
+    assert name not in OWN_COMMANDS, (
+        f"rlhf {name} is a command of rlhf itself, so this one cannot be called; give it another name"
+    )
+    others = [
+        entry.label
+        for entry in load().registries["rlhf_commands"]
+        if entry.name.replace("_", "-") == name and entry.plugin != plugin
+    ]
+    assert not others, f"rlhf {name} is the command of {others[0]} too; give it another name"
 
 
 def check_words_stay_as_they_are(subject: Subject) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from rlhf_config import leaves
 from rlhf_config.layers import lookup
+from rlhf_config.presets import PRESET
 from rlhf_config.sections import options_of
 from rlhf_config.selection import SelectorEntry
 from rlhf_config.train import TRAIN
@@ -28,10 +34,53 @@ def _known_options(plugins: Plugins) -> set[str]:
 
 
 def check_every_option_exists(subject: Subject) -> None:
-    """Every option of the file is one of ``rlhf train`` or of an installed component."""
+    """Every option of the file is one of ``rlhf train`` or of an installed component, and none names a preset."""
     known = _known_options(load())
     unknown = [path for path, _ in leaves(subject.make().options()) if path not in known]
     assert not unknown, f"no such options: {', '.join(unknown)}"
+    assert PRESET not in subject.make().options(), "it names a preset itself; write its options out"
+
+
+def check_every_value_fits(subject: Subject) -> None:
+    """Every value has the type and is in the range of its option, and no option is of a component that the file leaves
+    unselected where it selects another one."""
+    plugins, values = load(), copy.deepcopy(dict(subject.make().options()))
+    wrong: list[str] = []
+    for slot in TRAIN.selectors:
+        table, named = lookup(values, slot.section), lookup(values, slot.path)
+        for entry in plugins.registries[slot.hook] if isinstance(table, dict) else ():
+            given = table.pop(entry.name, None)
+            if not isinstance(given, dict):
+                continue
+            path = f"{slot.section}.{entry.name}"
+            chosen = [SelectorEntry.of(slot, name).name for name in _names(named)]
+            if chosen and not any(entry.is_called(name) for name in chosen):
+                wrong.append(f"{path}: {slot.path} is {', '.join(chosen)}, so it has no effect")
+            own = dict(given)
+            if (shared := TRAIN.shared.get(slot.path)) is not None:
+                of_all = {name: own.pop(name) for name in given if name in shared.model_fields}
+                wrong += _problems(shared, of_all, path)
+            wrong += _problems(entry.component.config, own, path)
+    wrong += _problems(TRAIN.model, values, "")
+    assert not wrong, "; ".join(wrong)
+
+
+def _names(named: object) -> list[str]:
+    names = named if isinstance(named, list) else [named]
+    return [name for name in names if isinstance(name, str) and name not in ("auto", "none")]
+
+
+def _problems(model: type[BaseModel], values: Mapping[str, Any], section: str) -> list[str]:
+    """Return what is wrong with values; options that the user gives, such as the model, may be missing."""
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        return [
+            f"{'.'.join(map(str, [section, *one['loc']])).strip('.')}: {one['msg']}, got {one['input']!r}"
+            for one in error.errors()
+            if one["type"] not in ("missing", "extra_forbidden") and one["loc"]
+        ]
+    return []
 
 
 def check_every_component_is_installed(subject: Subject) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import islice
+import copy
+import json
+import random
+from collections.abc import Iterable, Mapping
+from itertools import islice, zip_longest
 from typing import Any
 
 from rlhf_core.contracts.data.source import DataSource
@@ -14,6 +17,8 @@ from ...subject import Subject, checks_in
 
 FIRST = 24
 """Rows that are looked at."""
+FAR = 300
+"""Rows among which some are looked at, behind the ends of small shards."""
 
 
 def _first(source: DataSource, start: int = 0, count: int = FIRST) -> list[Mapping[str, Any]]:
@@ -36,7 +41,51 @@ def check_rows_go_on_from_any_number(subject: Subject) -> None:
     for start in range(len(rows)):
         for source in (subject.make(), _read_before(subject)):
             found = _first(source, start, len(rows) - start)
-            assert found == rows[start:], f"rows({start}): {found[:1]}, expected {rows[start]}"
+            assert _texts(found) == _texts(rows[start:]), (
+                f"rows({start}): {found[:1]}, expected {rows[start]}"
+            )
+
+
+def check_far_rows_are_found(subject: Subject) -> None:
+    """``rows(start)`` gives the rows from that number on also far behind the first ones, where a shard has ended."""
+    rows = _first(subject.make(), 0, FAR)
+    for start in range(FIRST, len(rows), 69):
+        found = _first(subject.make(), start, len(rows) - start)
+        pairs = enumerate(zip_longest(_texts(found), _texts(rows[start:])))
+        wrong = [at for at, (one, other) in pairs if one != other]
+        assert not wrong, (
+            f"rows({start}): row {start + wrong[0]} is {found[wrong[0] : wrong[0] + 1]}; by rows(0) it is "
+            f"{rows[start + wrong[0]]}"
+        )
+
+
+def check_rows_are_kept_apart(subject: Subject) -> None:
+    """A row stays what it was while the next ones are read: a run keeps rows whose samples are under way."""
+    rows, before = [], []
+    for row in islice(subject.make().rows(0), FIRST):
+        rows.append(row)
+        before.append(copy.deepcopy(row))
+    for number, (row, was) in enumerate(zip(rows, before, strict=True)):
+        assert _texts([row]) == _texts([was]), (
+            f"row {number} was {was}, and is {row} after later rows were read; yield a new object for each row"
+        )
+
+
+def check_global_randomness_is_left_alone(subject: Subject) -> None:
+    """Reading seeds no generator that others draw from."""
+    before = random.getstate()
+    try:
+        left = []
+        for start in (1, 2):
+            random.seed(start)
+            _first(subject.make())
+            left.append(random.getstate())
+    finally:
+        random.setstate(before)
+    assert left[0] != left[1], (
+        "reading rows seeds Python's global random generator, from which others draw too. Draw from a generator of the "
+        "source's own: random.Random(seed)"
+    )
 
 
 def check_rows_stay_the_same(subject: Subject) -> None:
@@ -44,7 +93,7 @@ def check_rows_stay_the_same(subject: Subject) -> None:
     source = subject.make()
     rows = _first(source)
     for name, found in (("again", _first(source)), ("another instance", _first(subject.make()))):
-        assert found == rows, f"{name}: {found[:1]}, expected {rows[:1]}"
+        assert _texts(found) == _texts(rows), f"{name}: {found[:1]}, expected {rows[:1]}"
     state = _read_by_a_run(subject, len(rows)).state_dict()
     resumed = SourceRows(subject.make(), subject.label)
     try:
@@ -55,8 +104,8 @@ def check_rows_stay_the_same(subject: Subject) -> None:
 
 def check_the_end_is_quiet(subject: Subject) -> None:
     """Behind the last row of a source that ends there is nothing, from any number on."""
-    rows = _first(subject.make())
-    if len(rows) == FIRST:
+    rows = _first(subject.make(), 0, FAR)
+    if len(rows) == FAR:
         return
     for start in (len(rows), len(rows) + 1, len(rows) + 100):
         found = _first(subject.make(), start)
@@ -70,18 +119,28 @@ def check_readings_do_not_disturb_each_other(subject: Subject) -> None:
     first, second = iter(source.rows(0)), iter(source.rows(0))
     for number, row in enumerate(expected):
         for found in (next(first, None), next(second, None)):
-            assert found == row, f"row {number} is {found} while another reading goes on, not {row}"
+            assert _texts([found]) == _texts([row]), (
+                f"row {number} is {found} while another reading goes on, not {row}"
+            )
 
 
 def check_places_name_rows(subject: Subject) -> None:
     """Each row has a place of its own in messages, a short text."""
     source = subject.make()
-    places = [source.where(number) for number in range(len(_first(source)))]
+    places = [source.where(number) for number in range(len(_first(source, 0, FAR)))]
     for place in places:
         assert isinstance(place, str), f"{place!r}, expected text"
         assert 0 < len(place) <= 500, f"a place of {len(place)} characters: {place[:80]!r}"
         assert "\n" not in place, f"{place!r}, expected one line"
-    assert len(set(places)) == len(places), f"{places[:3]} for different rows"
+    again = [number for number, place in enumerate(places) if places.index(place) < number]
+    assert not again, (
+        f"rows {places.index(places[again[0]])} and {again[0]} both have the place {places[again[0]]!r}"
+    )
+
+
+def _texts(rows: Iterable[object]) -> list[str]:
+    """Return rows as texts, as a run's digests have them: arrays have no truth value, and NaN equals nothing."""
+    return [json.dumps(row, sort_keys=True, default=repr) for row in rows]
 
 
 def _read_before(subject: Subject) -> DataSource:

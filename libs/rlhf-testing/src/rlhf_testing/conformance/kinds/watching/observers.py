@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from math import inf, nan, sin
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,16 @@ def _result(status: Any, steps: int = 2, message: str = "") -> RunResult:
 
 
 def check_it_hears_something(subject: Subject) -> None:
-    """It is an ``Observer`` with a method for at least one event."""
+    """It is an ``Observer`` with a method for at least one event, and none that is called nearly as an event is."""
     observer = subject.make()
     assert isinstance(observer, Observer), f"{type(observer).__name__} is no Observer"
     heard = [
         name for name in _EVENTS if getattr(type(observer), name) is not getattr(Observer, name)
     ]
     assert heard, f"it has none of the methods {', '.join(_EVENTS)}"
+    for name in vars(type(observer)):
+        meant = get_close_matches(name.removeprefix("on_"), _EVENTS, n=1, cutoff=0.8)
+        assert name in _EVENTS or not meant, f"nothing calls its method {name}; is it {meant[0]}?"
 
 
 def check_runs_share_nothing(subject: Subject) -> None:
@@ -126,6 +130,16 @@ def check_answers_are_ends_with_reasons(subject: Subject) -> None:
                     f"step {step}: {answer!r}; expected None or EndRun(reason=...)"
                 )
                 assert answer is None or answer.reason.strip(), f"step {step}: an empty reason"
+    with tempfile.TemporaryDirectory(prefix="checked-") as folder:
+        observer, path = subject.make(), Path(folder)
+        run = RunInfo(output=path, config={"output": folder}, total_steps=_STEPS, start_step=0)
+        for event, words in (
+            ("run_start", (run,)),
+            ("checkpoint_saved", (1, path)),
+            ("run_end", (_result("finished"),)),
+        ):
+            answer = getattr(observer, event)(*words)
+            assert answer is None, f"{event} answered {answer!r}, which nothing reads"
 
 
 def check_a_resumed_run_goes_on(subject: Subject) -> None:
