@@ -78,15 +78,18 @@ def test_a_conflict_with_a_component_names_both():
         )
 
 
-def test_a_conflict_with_an_option_says_so():
+@pytest.mark.parametrize(
+    ("feature", "words"),
+    [
+        ("renormalized_sampling", r"comes from --rollout\.top_p, .*Sample without them"),
+        ("reward_shaper", "comes from an option: rewards are changed after they are given"),
+    ],
+)
+def test_a_conflict_with_an_option_says_what_the_option_does(feature, words):
     with pytest.raises(
-        CapabilityError,
-        match="an option of this run",
-        check=has_code("config/conflicting-component"),
+        CapabilityError, match=words, check=has_code("config/conflicting-component")
     ):
-        check(
-            [chosen(conflicts={"renormalized_sampling"})], frozenset({"renormalized_sampling"}), 1
-        )
+        check([chosen(conflicts={feature})], frozenset({feature}), 1)
 
 
 def test_a_need_that_nobody_has_conflicts_with_nothing():

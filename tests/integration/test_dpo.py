@@ -200,6 +200,10 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         (["--loss", "ppo"], "there is no such option"),
         (["--preference.dpo.beta", "-1"], "a value above 0"),
         (["--log.images", "3"], "would change nothing: the model reads text alone"),
+        (
+            ["--steps", "1", "--train.epochs", "2"],
+            "would change nothing: train.steps says how long the run is",
+        ),
     ],
 )
 def test_mistakes_are_named_before_a_model_is_loaded(folder, capfd, words, message):

@@ -164,6 +164,8 @@ AVOIDED: Mapping[str, str] = {
     "another one, or an option of it with which images are left out of what it reads",
     BFLOAT16_WEIGHTS: "--model.dtype bfloat16. The former is to compute in float32, and float32 matmuls bring back "
     "none of the digits that bfloat16 parameters lack. Set --model.dtype float32",
+    "renormalized_sampling": "--rollout.top_p, top_k, min_p or min_new_tokens: with them the sampler's log-probs are "
+    "of another distribution than the trainer's. Sample without them",
 }
 """Capability that a component may exclude -> what brings it, and the way out, where the words alone say too little."""
 
@@ -326,8 +328,10 @@ def check_excluded(chosen: Sequence[Chosen], present: frozenset[str]) -> None:
     for choice in chosen:
         component = choice.registered.component
         for conflict in sorted(choice.conflicts & present):
-            unknown = AVOIDED.get(conflict, "an option of this run")
-            cause = _who_brings(conflict, chosen) or unknown
+            told = (
+                AVOIDED.get(conflict) or f"an option: {BROUGHT_BY_OPTIONS.get(conflict, conflict)}"
+            )
+            cause = _who_brings(conflict, chosen) or told
             raise CapabilityError(
                 f"{choice.flag} {component.name} cannot be combined with {conflict!r}, which comes from {cause}.",
                 code="config/conflicting-component",

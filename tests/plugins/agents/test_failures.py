@@ -84,6 +84,23 @@ def test_value_leaves_out_an_episode_that_failed_before_its_first_turn(stage, ta
 
 
 @pytest.mark.parametrize("policy", ["drop", "value"])
+def test_a_first_observation_without_room_for_a_turn_costs_its_own_episode(
+    stage, task, counting, policy
+):
+    """One page that is too long among many ends no run that is to go on."""
+
+    async def long():
+        return Observation(text="x" * 99)
+
+    environment = failing(counting, stage, {1}, call="reset", how=long)
+
+    kept = run(task, range(3), stage.context(environment, max_length=60), on_error=policy)
+
+    assert [one.uid.sample for one in kept] == [0, 2]
+    assert stage.dropped == {task.uid._replace(sample=1): "environment_failed"}
+
+
+@pytest.mark.parametrize("policy", ["drop", "value"])
 def test_a_failure_to_close_costs_nothing_where_the_run_goes_on(
     stage, task, counting, policy, caplog
 ):

@@ -13,7 +13,7 @@ FILE = Path(__file__).with_name("bad_functions.py")
 CAUGHT = {
     "raises": "raised ZeroDivisionError: division by zero",
     "raises_base_exception": "raised KeyboardInterrupt",
-    "returns_none": "returned None; expected one finite number",
+    "returns_none": "returned None; expected one finite number, which is 0 where the reward does not apply",
     "returns_nan": "returned nan; expected one finite number",
     "returns_infinity": "returned -inf; expected one finite number",
     "returns_huge": "returned 1e+300; expected at most 1e+35",
@@ -31,7 +31,7 @@ CAUGHT = {
     "batch_raises": "raised ValueError: one of them is bad",
     "batch_is_too_short": "returned 0 values for 1 responses",
     "batch_returns_number": "returned a float; expected a list of 1 numbers",
-    "batch_returns_none_inside": "returned None; expected one finite number",
+    "batch_returns_none_inside": "returned None; expected one finite number, which is 0 where",
 }
 """Function -> what is said of it, whether isolated or not."""
 

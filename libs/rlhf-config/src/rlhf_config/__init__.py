@@ -8,6 +8,7 @@ from .checks.cautions import blind_rewards as blind_rewards
 from .checks.cautions import small_adapter_rates as small_adapter_rates
 from .checks.effects import error_values_without_effect as error_values_without_effect
 from .checks.effects import images_without_effect as images_without_effect
+from .checks.effects import length_without_effect as length_without_effect
 from .checks.effects import refuse_typed as refuse_typed
 from .checks.effects import schedule_without_effect as schedule_without_effect
 from .checks.effects import shared_without_effect as shared_without_effect

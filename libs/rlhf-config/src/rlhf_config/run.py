@@ -306,7 +306,7 @@ class TrainConfig(Config):
     )
     max_empty_steps: Positive = Field(
         10,
-        description="number of steps in a row without an update, because all samples were dropped, after which the "
+        description="number of steps in a row that learn from no reward, as all groups were dropped, after which the "
         "run ends; half of them give a warning",
     )
 

@@ -112,7 +112,7 @@ class Episode:
             self._conversation = Conversation(task, observation)
             self._tokens += first_tokens(uid, task, observation, context)
             self._images += first_images(task, observation)
-            self._prompt = first_prompt(uid, *self._shown(self._tokens, self._images), context)
+            self._prompt = first_prompt(*self._shown(self._tokens, self._images), context)
         except EnvironmentFailure as failure:
             raise play.located(failure, "reset") from failure
         for turn in range(self._config.max_turns):

@@ -52,18 +52,17 @@ def first_images(task: Task, observation: Observation) -> tuple[MediaRef, ...]:
 
 
 def first_prompt(
-    uid: Uid, tokens: Sequence[int], images: Sequence[MediaRef], context: RolloutContext
+    tokens: Sequence[int], images: Sequence[MediaRef], context: RolloutContext
 ) -> Expanded:
     """Return what the policy reads before its first turn.
 
     Raises:
-        EnvironmentFailure: the images do not fit their markers.
-        RolloutError: there is no room for an action.
+        EnvironmentFailure: the images do not fit their markers, or there is no room for an action.
     """
     prompt = next_prompt(tokens, images, context)
     if len(prompt.token_ids) >= context.max_length:
-        raise RolloutError(
-            f"{uid}: the first observation has {len(prompt.token_ids)} tokens and leaves no room for an action within "
+        raise EnvironmentFailure(
+            f"the first observation has {len(prompt.token_ids)} tokens and leaves no room for an action within "
             f"{context.max_length}; raise --rollout.max_length",
             code="rollout/prompt-too-long",
         )

@@ -11,6 +11,10 @@ NO_EFFECT = {
     "KL mode": (["--algo.kl.mode", "reward"], "there is no KL penalty"),
     "KL estimator": (["--algo.kl.estimator", "k3"], "there is no KL penalty"),
     "KL horizon": (["--algo.kl.coef=0.1", "--algo.kl.horizon", "5"], "Set --algo.kl.target"),
+    "epochs beside steps": (
+        ["--steps", "5", "--train.epochs", "2"],
+        "train.steps says how long the run is",
+    ),
     "reference": (["--ref.path", "x"], "nothing uses a reference model"),
     "evaluation interval": (["--eval.every", "5"], "there is nothing to evaluate on"),
     "environments' split beside held-out rows": (
@@ -128,6 +132,14 @@ def test_a_typed_option_that_changes_nothing_is_refused(resolved, words, part):
 
     assert part in str(caught.value)
     assert "would change nothing" in str(caught.value)
+
+
+def test_epochs_that_are_typed_beside_the_steps_of_a_file_are_refused(resolved):
+    steps = Layer.of({"train": {"steps": 300}}, "run.toml")
+
+    with pytest.raises(ConfigError, match="set --steps none", check=has_code("config/no-effect")):
+        resolved("--train.epochs", "2", files=[steps])
+    assert resolved("--train.epochs", "2", "--steps", "none", files=[steps]).run.train.steps is None
 
 
 def test_what_changes_nothing_may_stand_in_a_file(resolved):

@@ -78,7 +78,7 @@ CAPABILITIES = {
     "loss that needs a correction": (["--loss", "needs_is"], "set --algo.correction.kind"),
     "correction of a truncated distribution": (
         ["--algo.correction.kind", "cut", "--rollout.top_p", "0.9"],
-        "cannot be combined with 'renormalized_sampling'",
+        "'renormalized_sampling', which comes from --rollout.top_p, top_k, min_p or min_new_tokens",
     ),
     "optimizer that needs a KL": (["--optim", "picky"], "--algo.kl.mode loss"),
     "factors for an engine that takes none": (

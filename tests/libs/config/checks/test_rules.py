@@ -81,11 +81,6 @@ CONTRADICTIONS = {
         "one sequence may have 1280 tokens",
         "config/pass-too-small",
     ),
-    "steps and epochs": (
-        ["--steps", "5", "--train.epochs", "2"],
-        "--steps and --train.epochs",
-        "config/steps-and-epochs",
-    ),
     "reused log-probs with two updates": (
         ["--algo.loss.old_logprobs", "reuse", "--train.inner_epochs", "2"],
         "gives 2 updates",

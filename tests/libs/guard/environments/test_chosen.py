@@ -145,3 +145,34 @@ def test_makers_of_tasks_are_one_instance_of_each_environment_and_are_closed(sel
     assert TaskMakers(None).reader("mine", "train") is None
     asyncio.run(makers.close())
     assert (Maker.made, Maker.closed) == (1, 1)
+
+
+async def _raise(self):
+    raise RuntimeError("the window is gone")
+
+
+async def _wait(self):
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("close", "said"),
+    [(_raise, "RuntimeError: the window is gone"), (_wait, "it did not return within 0.01 s")],
+)
+def test_a_maker_that_cannot_be_closed_is_told_and_ends_no_run(
+    selections, monkeypatch, caplog, close, said
+):
+    """No episode depends on it, and an error of the run that is on its way is not replaced."""
+    monkeypatch.setattr("rlhf_guard.environments.chosen.CLOSE_S", 0.01)
+    maker = type("Stuck", (Maker,), {"close": close})
+    entry = Registered(Component(name="maker", factory=maker, config=SizeConfig), "games")
+    makers = TaskMakers(
+        environments_of([replace(selections[0], section="env.mine", registered=entry)])
+    )
+    makers.reader("mine", "train")
+
+    asyncio.run(makers.close())
+
+    (message,) = caplog.messages
+    assert "environment mine, which made tasks, could not be closed: " in message
+    assert said in message

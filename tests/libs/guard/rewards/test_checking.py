@@ -102,7 +102,10 @@ def test_a_wrong_collection_is_a_problem_of_the_batch(returned, text):
 def test_a_bad_result_does_not_touch_its_neighbor():
     first, second = check([RewardResult(reward=None), RewardResult(reward=2)])
 
-    assert first.problem.text == "returned None; expected one finite number"
+    assert (
+        first.problem.text
+        == "returned None; expected one finite number, which is 0 where the reward does not apply"
+    )
     assert second.reward == 2.0
 
 

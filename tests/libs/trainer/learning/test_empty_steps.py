@@ -19,8 +19,8 @@ def test_half_of_the_limit_warns_once_and_the_limit_ends_the_run(caplog):
         watch.note(4, {"filter/dropped_groups/errors": 1.0}, updated=False)
 
     assert warning == (
-        "nothing was trained in 2 steps in a row, up to step 2: all groups were dropped (too_hard: 8). The run ends "
-        "after 4 such steps (--train.max_empty_steps)."
+        "nothing was learned from rewards in 2 steps in a row, up to step 2: all groups were dropped (too_hard: 8). "
+        "The run ends after 4 such steps (--train.max_empty_steps)."
     )
     assert (
         "in 4 steps in a row, up to step 4: all groups were dropped (too_hard: 12, errors: 1)"

@@ -65,7 +65,10 @@ def test_it_ends_by_name_with_what_was_expected_what_came_and_the_fix(small_run,
         run(case)
 
     message = str(ended.value)
-    assert f"nothing was trained in {LIMIT} steps in a row, up to step {LIMIT}: " in message
+    assert (
+        f"nothing was learned from rewards in {LIMIT} steps in a row, up to step {LIMIT}: "
+        in message
+    )
     assert CASES[case][2] in message
     for fix in ("on_error", "--rollout.filters", "--train.max_empty_steps"):
         assert fix in message

@@ -79,6 +79,15 @@ def shared_without_effect(run: RunOptions, selections: Selections) -> Iterator[t
             )
 
 
+def length_without_effect(steps: int | None) -> Iterator[tuple[str, str]]:
+    """Yield the option ``train.epochs``, if the run has a number of steps, and the reason."""
+    if steps is not None:
+        yield (
+            "train.epochs",
+            "train.steps says how long the run is. Leave it out, or set --steps none.",
+        )
+
+
 def schedule_without_effect(role: str, selections: Selections) -> Iterator[tuple[str, str]]:
     """Yield the options of a trained role's learning-rate schedule that change nothing, and the reason."""
     chosen = selections[f"{role}.lr_schedule"]
@@ -132,6 +141,7 @@ def _without_effect(
     yield from _evaluation_without_effect(run)
     yield from splits_without_effect((*run.data.train, *run.supervised.data), run.eval)
     yield from shared_without_effect(run, selections)
+    yield from length_without_effect(run.train.steps)
     yield from schedule_without_effect("actor", selections)
     yield from schedule_without_effect("critic", selections)
     if not run.log.samples:

@@ -87,16 +87,6 @@ def _training_rules(run: RunConfig, labels: Labels) -> Iterator[ConfigError]:
             f"may have {longest} tokens. Set --train.max_tokens_per_micro_batch {longest} or shorten the sequences.",
             code="config/pass-too-small",
         )
-    if (
-        train.steps is not None
-        and labels.is_typed("train.steps")
-        and labels.is_typed("train.epochs")
-    ):
-        yield ConfigError(
-            f"{labels('train.steps')} and {labels('train.epochs')}: both say how long to train; the steps would win. "
-            "Leave one out.",
-            code="config/steps-and-epochs",
-        )
 
 
 def _old_logprobs_rules(

@@ -6,6 +6,7 @@ Those that run elsewhere (``env.NAME.isolation``) have a host, whose workers end
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,10 @@ from .tasks import IsolatedTasks
 
 SLOT, HOOK = "env.use", "rlhf_environments"
 _METHODS = ("reset", "step", "close")
+CLOSE_S = 30.0
+"""Seconds for an instance that made tasks to be closed."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +155,17 @@ class TaskMakers:
         return partial(maker.tasks, split) if isinstance(maker, MakesTasks) else None
 
     async def close(self) -> None:
-        """Close the instances."""
+        """Close the instances. What cannot be closed is logged: no episode depends on it."""
         while self._instances:
-            _, instance = self._instances.popitem()
-            await instance.close()
+            name, instance = self._instances.popitem()
+            limit = asyncio.timeout(CLOSE_S)
+            try:
+                async with limit:
+                    await instance.close()
+            except (Exception, SystemExit) as error:
+                late = f"it did not return within {CLOSE_S:g} s"
+                why = late if limit.expired() else f"{type(error).__name__}: {error}"
+                log.warning("environment %s, which made tasks, could not be closed: %s", name, why)
 
 
 def label_of(environments: Environments | None, task: Task) -> str:

@@ -87,7 +87,9 @@ def outcome_of(result: Any) -> RewardOutcome:
     try:
         reward = finite_number(result.reward)
     except NotANumber as error:
-        return RewardOutcome(problem=_returned(f"{error}; expected one finite number"))
+        # Elsewhere None means that a reward is not for samples of this kind.
+        none = ", which is 0 where the reward does not apply" if result.reward is None else ""
+        return RewardOutcome(problem=_returned(f"{error}; expected one finite number{none}"))
     try:
         metrics = _numbers(result.metrics)
         step_rewards = _step_rewards(result.step_rewards, reward)

@@ -95,7 +95,7 @@ class LoopState(RatedState):
     skipped_updates: dict[str, int] = field(default_factory=dict)
     """Role -> updates in a row whose gradient was not finite."""
     empty_steps: NotNegative = 0
-    """Steps in a row without an update."""
+    """Steps in a row that learned from no reward."""
     shapers: list[dict[str, Any]] = field(default_factory=list)
     """State of the reward shapers, in their order."""
 

@@ -214,7 +214,7 @@ def groups_by_version(batch: TrajectoryColumns) -> dict[int, Groups]:
 
 
 class EmptySteps:
-    """Counts steps in a row without an update.
+    """Counts steps in a row that learned from no reward. A KL or an entropy bonus may have been trained in them.
 
     Args:
         limit: ``train.max_empty_steps``, at least 1.
@@ -227,7 +227,7 @@ class EmptySteps:
         self.in_a_row = before
 
     def note(self, step: int, values: Mapping[str, float], *, updated: bool) -> None:
-        """Take a step, and warn or end the run when there were too many without an update.
+        """Take a step, and warn or end the run when too many in a row learned from no reward.
 
         Args:
             values: metrics of the step.
@@ -256,4 +256,4 @@ class EmptySteps:
         found = ", ".join(f"{reason}: {count}" for reason, count in self._reasons.most_common(5))
         groups = f"all groups were dropped ({found})" if found else "no group was left"
         steps = "step" if self.in_a_row == 1 else "steps in a row"
-        return f"nothing was trained in {self.in_a_row} {steps}, up to step {step}: {groups}."
+        return f"nothing was learned from rewards in {self.in_a_row} {steps}, up to step {step}: {groups}."

@@ -18,6 +18,7 @@ from rlhf_config import (
     held_out_problems,
     held_out_without_effect,
     images_without_effect,
+    length_without_effect,
     mix_problems,
     no_reader,
     refuse_typed,
@@ -243,6 +244,7 @@ def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tup
             yield f"{runtime.section}.{name}", "nothing generates in this run. Leave it out."
     yield from images_without_effect(selections, run.actor)
     yield from shared_without_effect(run, selections)
+    yield from length_without_effect(run.train.steps)
     yield from schedule_without_effect("actor", selections)
 
 
