@@ -55,13 +55,66 @@ REFUSED = {
         "--estimator gdpo --reward.shapers overlong",
         "config/conflicting-component",
     ),
+    "a filter of old samples in a run of new ones": (
+        "--rollout.filters drop_stale --rollout.drop_stale.limit 0",
+        "config/no-samples-so-old",
+    ),
+    "a filter of samples older than any": (
+        "--rollout.filters drop_stale --rollout.max_staleness 4 --rollout.in_flight_updates",
+        "config/no-samples-so-old",
+    ),
+    "an order of rows that the sampler does not follow": (
+        "--data.shuffle false --data.sampler curriculum",
+        "config/no-effect",
+    ),
+    "prompts to choose from, played one at a time": (
+        "--rollout.oversampling 2 --rollout.concurrency 1",
+        "config/no-effect",
+    ),
+    "sets of a margin": (
+        "--estimator grpo_passk --algo.advantage.grpo_passk.k 2",
+        "config/no-effect",
+    ),
+    "a bound of the best": (
+        "--estimator raft --algo.advantage.raft.keep best --algo.advantage.raft.threshold 1",
+        "config/no-effect",
+    ),
+    "the weight of a bonus by token": (
+        "--reward.shapers length_bonus --reward.length_bonus.mode token --reward.length_bonus.weight 2",
+        "config/no-effect",
+    ),
+    "a cache of decoding that keeps none": (
+        "--engine.embedded.decode stepwise --engine.embedded.kv_cache_gib 1",
+        "config/no-effect",
+    ),
+    "a critic that warms up for the whole run": (
+        "--estimator gae --critic.warmup_steps 3",
+        "config/policy-never-trained",
+    ),
 }
+TAKEN = (
+    "--rollout.filters drop_stale --rollout.drop_stale.limit 0 --rollout.max_staleness 1",
+    "--data.shuffle false --data.sampler curriculum --data more.jsonl --data.probabilities 0.5 0.5",
+    "--data.shuffle false --data.sampler by_column --data.by_column.key answer",
+    "--rollout.oversampling 2 --rollout.concurrency 2",
+    "--estimator grpo_passk --algo.advantage.grpo_passk.advantage analytic --algo.advantage.grpo_passk.k 2",
+    "--estimator raft --algo.advantage.raft.threshold 1",
+    "--reward.shapers length_bonus --reward.length_bonus.weight 2",
+    "--engine.embedded.decode resident --engine.embedded.kv_cache_gib 1",
+    "--estimator gae --critic.warmup_steps 2",
+)
+"""What looks like ``REFUSED`` and acts."""
 
 
 @pytest.mark.parametrize(("more", "code"), REFUSED.values(), ids=REFUSED)
 def test_a_choice_that_another_one_switches_off_is_refused(more, code):
     with pytest.raises(ConfigError, check=has_code(code)):
         resolved([*BASE.split(), *more.split()])
+
+
+@pytest.mark.parametrize("more", TAKEN)
+def test_the_same_choice_is_taken_beside_what_it_acts_on(more):
+    resolved([*BASE.split(), *more.split()])
 
 
 @pytest.fixture(scope="module")

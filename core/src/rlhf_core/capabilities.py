@@ -39,6 +39,8 @@ CREDITS_TOKENS = "credits_tokens"
 those before it. Rewards with ``RewardResult.step_rewards`` need it."""
 UNPAIRED_ANSWERS = "unpaired_answers"
 """Word of a preference loss that takes chosen and rejected answers which need not be of the same prompts."""
+OWN_ORDER = "own_order"
+"""Word of a prompt sampler that draws whatever the order of an epoch is, so that ``data.shuffle`` changes nothing."""
 UNBIASED_KL = "unbiased_kl"
 """Word of a KL estimator whose mean over the policy's samples is KL(policy || reference)."""
 NO_PULL = "no_pull"
@@ -86,7 +88,8 @@ are not kept."""
 SLEEP = "sleep"
 """Word of a run whose engine may sleep while roles compute. Options of engines about their sleep need it."""
 STALE_ROLLOUTS = "stale_rollouts"
-"""Word of a run that generates ahead of training. Options of engines about what they do meanwhile need it."""
+"""Word of a run that generates ahead of training. Options of engines about what they do meanwhile need it; a filter of
+old samples needs ``staleness>=N`` of ``rollout.max_staleness``."""
 BFLOAT16_WEIGHTS = "bfloat16_weights"
 """Word of a run whose parameters are in bfloat16. A training backend excludes it by options that compute in float32."""
 IN_PROCESS = "in_process"
@@ -200,6 +203,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     NO_ADVANTAGES: "the policy loss is not weighted with advantages",
     JUDGES_REWARDS: "the filter's answer depends on rewards",
     UNPAIRED_ANSWERS: "the preference loss takes answers without a partner",
+    OWN_ORDER: "the prompt sampler draws in an order of its own",
     UNBIASED_KL: "the KL estimator's mean over samples is the KL",
     NO_PULL: "the KL estimator's gradient as a loss is zero on average",
     ENDS_AT_FLOOR: "the learning-rate schedule ends at the role's min_lr_ratio",
@@ -229,7 +233,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
 AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 """Modes of ``algo.loss.aggregation``, as ``contracts.Aggregation`` has them."""
 
-_GROUP = re.compile(r"group>=(\d+)")
+_AT_LEAST = re.compile(r"(group|staleness)>=(\d+)")
 _OWN = re.compile(r"[a-z][a-z0-9_]*:[a-z][a-z0-9_]*")
 _WORDS = frozenset(
     {
@@ -275,7 +279,7 @@ def check_words(component: Component[Any]) -> None:
     """
     for label in ("needs", "conflicts", "provides"):
         for word in sorted(getattr(component, label)):
-            if word in _WORDS or _GROUP.fullmatch(word) or _is_own(word):
+            if word in _WORDS or _AT_LEAST.fullmatch(word) or _is_own(word):
                 continue
             near = difflib.get_close_matches(word, _WORDS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -295,12 +299,15 @@ def needs_of(chosen: Iterable[Chosen]) -> frozenset[str]:
     return frozenset().union(*(choice.needs for choice in chosen))
 
 
-def check(chosen: Sequence[Chosen], features: frozenset[str], samples_per_prompt: int) -> None:
+def check(
+    chosen: Sequence[Chosen], features: frozenset[str], samples: int, staleness: int = 0
+) -> None:
     """Refuse a run whose components cannot work together.
 
     Args:
         features: capabilities that the options bring, such as ``kl_in_reward`` or ``renormalized_sampling``.
-        samples_per_prompt: the size of a group.
+        samples: the size of a group.
+        staleness: the run's ``rollout.max_staleness``.
 
     Raises:
         CapabilityError: a component lacks a capability that it needs, or meets one that it excludes; the message names
@@ -310,7 +317,7 @@ def check(chosen: Sequence[Chosen], features: frozenset[str], samples_per_prompt
     present = provided | needs_of(chosen) & SUPPLIED_BY_THE_LOOP.keys()
     for choice in chosen:
         for need in sorted(choice.needs):
-            _check_need(choice, need, present, samples_per_prompt)
+            _check_need(choice, need, present, samples, staleness)
     check_excluded(chosen, present)
 
 
@@ -334,14 +341,23 @@ def check_excluded(chosen: Sequence[Chosen], present: frozenset[str]) -> None:
             )
 
 
-def _check_need(choice: Chosen, need: str, present: frozenset[str], samples: int) -> None:
+def _check_need(
+    choice: Chosen, need: str, present: frozenset[str], samples: int, staleness: int
+) -> None:
     name = choice.registered.name
-    if group := _GROUP.fullmatch(need):
-        if samples < int(group[1]):
+    if bound := _AT_LEAST.fullmatch(need):
+        least = int(bound[2])
+        if bound[1] == "group" and samples < least:
             raise CapabilityError(
-                f"rollout.n_samples_per_prompt is {samples}; {choice.flag} {name} needs at least {group[1]} "
-                f"(it compares a prompt's samples). Set --rollout.n_samples_per_prompt {max(4, int(group[1]))}.",
+                f"rollout.n_samples_per_prompt is {samples}; {choice.flag} {name} needs at least {least} "
+                f"(it compares a prompt's samples). Set --rollout.n_samples_per_prompt {max(4, least)}.",
                 code="config/too-few-samples-per-prompt",
+            )
+        if bound[1] == "staleness" and staleness < least:
+            raise CapabilityError(
+                f"rollout.max_staleness is {staleness}; {choice.flag} {name} needs at least {least} with its options "
+                f"(it is about samples that old). Set --rollout.max_staleness {least}, or other options of {name}.",
+                code="config/no-samples-so-old",
             )
         return
     if need not in present:

@@ -45,6 +45,11 @@ class Config(BaseModel):
         """Return the capabilities that must be absent with these option values, beside the component's conflicts."""
         return frozenset()
 
+    def without_effect(self) -> Mapping[str, str]:
+        """Return the options that change nothing with these option values, each with the reason and the way out. A
+        command refuses one that was typed for it."""
+        return {}
+
     def tokenizer_of_ids(self) -> str | None:
         """Return the folder or hub name of the tokenizer by which the component reads the policy's token ids, which has
         to give them the same tokens; None: it reads no ids."""

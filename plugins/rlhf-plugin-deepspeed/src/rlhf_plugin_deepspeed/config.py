@@ -126,6 +126,10 @@ class DeepSpeedConfig(ComputeOptions):
         "{zero_optimization = {stage3_prefetch_bucket_size = 1000000}}",
     )
 
+    def without_effect(self) -> Mapping[str, str]:
+        names = ("reduce_bucket_size", "contiguous_gradients") if self.zero_stage == 0 else ()
+        return dict.fromkeys(names, "zero_stage is 0. Set zero_stage 1, 2 or 3.")
+
     @field_validator("args")
     @classmethod
     def _leave_ours_alone(cls, args: dict[str, Any]) -> dict[str, Any]:

@@ -187,6 +187,19 @@ def test_the_message_names_the_option_as_it_was_typed_and_what_to_do(resolved):
     )
 
 
+def test_an_option_that_its_component_says_is_idle_is_refused_where_it_was_typed(resolved):
+    flags = ("--estimator", "discounted", "--algo.advantage.discounted.gamma", "0")
+    waiting = Layer.of({"algo": {"advantage": {"discounted": {"lambda_": 0.5}}}}, "run.toml")
+
+    resolved(*flags, files=[waiting])
+    with pytest.raises(ConfigError, check=has_code("config/no-effect")) as caught:
+        resolved(*flags, "--algo.advantage.discounted.lambda_", "0.5")
+
+    assert str(caught.value) == (
+        "--algo.advantage.discounted.lambda_ would change nothing: gamma is 0. Set it above 0."
+    )
+
+
 def test_a_model_of_which_nothing_is_trained_is_refused_by_its_options(resolved):
     frozen = ("--actor.freeze_visual_encoder", "--actor.freeze_language_model")
 

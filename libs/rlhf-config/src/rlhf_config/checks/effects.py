@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rlhf_core.capabilities import ENDS_AT_FLOOR, SEVERAL_TURNS, UNDOES_UPDATES
+from rlhf_core.capabilities import ENDS_AT_FLOOR, OWN_ORDER, SEVERAL_TURNS, UNDOES_UPDATES
 from rlhf_core.errors import ConfigError
 from rlhf_core.storage.run_folder import RESTART
 
@@ -44,6 +44,14 @@ def refuse_typed(without_effect: Iterable[tuple[str, str]], labels: Labels) -> N
             raise ConfigError(
                 f"{labels(path)} would change nothing: {reason}", code="config/no-effect"
             )
+
+
+def components_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
+    """Yield each option of a component that the component's other options switch off, and the reason."""
+    for chosen in selections.values():
+        for selection in chosen:
+            for name, reason in selection.options.without_effect().items():
+                yield f"{selection.section}.{name}", reason
 
 
 def shared_without_effect(run: RunOptions, selections: Selections) -> Iterator[tuple[str, str]]:
@@ -142,6 +150,14 @@ def _without_effect(
                 f"data.{name}",
                 "rows of --data.source come in their order, and each has to be good.",
             )
+    for sampler in selections["data.sampler"]:
+        # In a mix, the order also says which prompts of each set an epoch has.
+        is_mix = run.data.probabilities or len(run.env.use) > 1
+        if OWN_ORDER in sampler.registered.component.provides and not is_mix:
+            yield (
+                "data.shuffle",
+                f"--data.sampler {sampler.name} draws in an order of its own. Leave one of the two out.",
+            )
     if not (run.data.train or run.eval.data or run.data.source):
         yield "data.form", "there are no sets whose rows have a form. Leave it out."
     yield from _rollouts_without_effect(run, selections, labels)
@@ -157,6 +173,11 @@ def _rollouts_without_effect(
         yield (
             "rollout.in_flight_updates",
             "nothing is in flight when weights change. Set --rollout.max_staleness 1 or more.",
+        )
+    if run.rollout.concurrency == 1:
+        yield (
+            "rollout.oversampling",
+            "with --rollout.concurrency 1 prompts end in the order in which they begin. Let more run at once.",
         )
     if not selections["rollout.filters"]:
         yield (

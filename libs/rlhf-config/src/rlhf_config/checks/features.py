@@ -173,7 +173,8 @@ def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
     if not run.algo.kl.coef:
         selections = {path: found for path, found in selections.items() if path != _KL}
     chosen = _chosen(without_idle_critic(selections, labels), labels)
-    capabilities.check(chosen, features_of(run, selections), run.rollout.n_samples_per_prompt)
+    rollout, features = run.rollout, features_of(run, selections)
+    capabilities.check(chosen, features, rollout.n_samples_per_prompt, rollout.max_staleness)
     if run.algo.correction.replay_routes:
         check_routes(selections, labels)
 

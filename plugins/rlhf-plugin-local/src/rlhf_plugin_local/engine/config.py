@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -71,6 +72,15 @@ class EmbeddedEngineConfig(Config):
     def needed_by_options(self) -> frozenset[str]:
         """Return the need of a run that generates ahead, where the engine is to do so beside training."""
         return frozenset({STALE_ROLLOUTS}) if self.overlap == "always" else frozenset()
+
+    def without_effect(self) -> Mapping[str, str]:
+        """The options of the other way to decode."""
+        if self.decode == "resident":
+            return {"block": "decode is resident. Set decode stepwise."}
+        if self.decode == "stepwise":
+            names = ("kv_cache_gib", "compile")
+            return dict.fromkeys(names, "decode is stepwise. Set decode resident.")
+        return {}
 
     def is_resident(self, device: torch.device) -> bool:
         """Return whether sequences stay on ``device`` between tokens."""
