@@ -87,6 +87,14 @@ REFUSED = {
         "--engine.embedded.decode stepwise --engine.embedded.kv_cache_gib 1",
         "config/no-effect",
     ),
+    "factors beside a copy of the weights": (
+        "--engine embedded --actor.adapter lora --engine.embedded.weights copy",
+        "config/missing-capability",
+    ),
+    "a base in 4 bits beside a copy of the weights": (
+        "--engine embedded --actor.adapter qlora --engine.embedded.weights copy",
+        "config/missing-capability",
+    ),
     "a critic that warms up for the whole run": (
         "--estimator gae --critic.warmup_steps 3",
         "config/policy-never-trained",
@@ -102,6 +110,7 @@ TAKEN = (
     "--reward.shapers length_bonus --reward.length_bonus.weight 2",
     "--engine.embedded.decode resident --engine.embedded.kv_cache_gib 1",
     "--estimator gae --critic.warmup_steps 2",
+    "--engine embedded --actor.adapter lora --actor.lora.serve merged --engine.embedded.weights copy",
 )
 """What looks like ``REFUSED`` and acts."""
 

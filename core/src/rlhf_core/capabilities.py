@@ -265,6 +265,12 @@ class Chosen:
         return own - self.unasked
 
     @property
+    def provides(self) -> frozenset[str]:
+        """Capabilities that the component provides with these options."""
+        by_options = self.options.excluded_by_options() if self.options else frozenset()
+        return self.registered.component.provides - by_options
+
+    @property
     def conflicts(self) -> frozenset[str]:
         """Capabilities that the component or its options exclude."""
         by_options = self.options.excluded_by_options() if self.options else frozenset()
@@ -313,11 +319,13 @@ def check(
         CapabilityError: a component lacks a capability that it needs, or meets one that it excludes; the message names
             the component, the capability, and the option to change.
     """
-    provided = features.union(*(choice.registered.component.provides for choice in chosen))
+    provided = features.union(*(choice.provides for choice in chosen))
     present = provided | needs_of(chosen) & SUPPLIED_BY_THE_LOOP.keys()
     for choice in chosen:
         for need in sorted(choice.needs):
-            _check_need(choice, need, present, samples, staleness)
+            _check_bound(choice, need, samples, staleness)
+            if need not in present and not _AT_LEAST.fullmatch(need):
+                raise _missing(choice, need, chosen)
     check_excluded(chosen, present)
 
 
@@ -341,9 +349,7 @@ def check_excluded(chosen: Sequence[Chosen], present: frozenset[str]) -> None:
             )
 
 
-def _check_need(
-    choice: Chosen, need: str, present: frozenset[str], samples: int, staleness: int
-) -> None:
+def _check_bound(choice: Chosen, need: str, samples: int, staleness: int) -> None:
     name = choice.registered.name
     if bound := _AT_LEAST.fullmatch(need):
         least = int(bound[2])
@@ -359,10 +365,15 @@ def _check_need(
                 f"(it is about samples that old). Set --rollout.max_staleness {least}, or other options of {name}.",
                 code="config/no-samples-so-old",
             )
-        return
-    if need not in present:
-        fix = FIX.get(need, "no chosen component provides it")
-        raise CapabilityError(f"{choice.flag} {name} needs {need!r}: {fix}.")
+
+
+def _missing(choice: Chosen, need: str, chosen: Iterable[Chosen]) -> CapabilityError:
+    fix = FIX.get(need, "no chosen component provides it")
+    without = [one for one in chosen if need in one.registered.component.provides]
+    taken = "".join(
+        f" {one.flag} {one.registered.name} has it with other options." for one in without
+    )
+    return CapabilityError(f"{choice.flag} {choice.registered.name} needs {need!r}: {fix}.{taken}")
 
 
 def _who_brings(capability: str, chosen: Sequence[Chosen]) -> str | None:

@@ -42,7 +42,8 @@ class Config(BaseModel):
         return frozenset()
 
     def excluded_by_options(self) -> frozenset[str]:
-        """Return the capabilities that must be absent with these option values, beside the component's conflicts."""
+        """Return the capabilities that must be absent with these option values, beside the component's conflicts. One
+        that the component itself provides is not there with them."""
         return frozenset()
 
     def without_effect(self) -> Mapping[str, str]:
