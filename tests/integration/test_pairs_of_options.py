@@ -87,6 +87,18 @@ REFUSED = {
         "--engine.embedded.decode stepwise --engine.embedded.kv_cache_gib 1",
         "config/no-effect",
     ),
+    "state in blocks of 8 bits with FSDP": (
+        "--backend fsdp --optim adam8bit",
+        "config/conflicting-component",
+    ),
+    "state in blocks of 8 bits with ZeRO 3": (
+        "--backend deepspeed --backend.deepspeed.zero_stage 3 --optim adam8bit",
+        "config/conflicting-component",
+    ),
+    "whole matrices where ranks have parts of them": (
+        "--backend deepspeed --backend.deepspeed.tensor_parallel 2 --optim muon",
+        "config/conflicting-component",
+    ),
     "factors beside a copy of the weights": (
         "--engine embedded --actor.adapter lora --engine.embedded.weights copy",
         "config/missing-capability",
@@ -110,6 +122,8 @@ TAKEN = (
     "--reward.shapers length_bonus --reward.length_bonus.weight 2",
     "--engine.embedded.decode resident --engine.embedded.kv_cache_gib 1",
     "--estimator gae --critic.warmup_steps 2",
+    "--backend deepspeed --backend.deepspeed.zero_stage 0 --optim adam8bit",
+    "--backend fsdp --optim muon",
     "--engine embedded --actor.adapter lora --actor.lora.serve merged --engine.embedded.weights copy",
 )
 """What looks like ``REFUSED`` and acts."""

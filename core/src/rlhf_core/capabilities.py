@@ -85,6 +85,10 @@ PLANS_MEMORY = "plans_memory"
 HEARS_TOKENS = "hears_tokens"
 """Word of an observer that hears the tokens of samples with their columns (``RolloutSample.tokens``). Without one they
 are not kept."""
+UNSHARED_STATE = "unshared_state"
+"""Word of an optimizer whose state of a parameter has neither its shape nor one number: ranks cannot share it."""
+WHOLE_PARAMETERS = "whole_parameters"
+"""Word of an optimizer that has to see whole parameters."""
 SLEEP = "sleep"
 """Word of a run whose engine may sleep while roles compute. Options of engines about their sleep need it."""
 STALE_ROLLOUTS = "stale_rollouts"
@@ -170,6 +174,13 @@ AVOIDED: Mapping[str, str] = {
 }
 """Capability that a component may exclude -> what brings it, and the way out, where the words alone say too little."""
 
+OTHER_OPTIMIZER: Mapping[str, str] = {
+    UNSHARED_STATE: " Choose another optimizer, such as adam, or a backend whose ranks share none: --backend torch, or "
+    "deepspeed with zero_stage 0.",
+    WHOLE_PARAMETERS: " Choose another optimizer, such as adam, or --backend.deepspeed.tensor_parallel 1.",
+}
+"""Capability of an optimizer that a training backend may exclude -> the way out."""
+
 BROUGHT_BY_OPTIONS: Mapping[str, str] = {
     "environment": "an environment is chosen",
     "reward": "a reward is chosen",
@@ -203,6 +214,8 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     NO_ADVANTAGES: "the policy loss is not weighted with advantages",
     JUDGES_REWARDS: "the filter's answer depends on rewards",
     UNPAIRED_ANSWERS: "the preference loss takes answers without a partner",
+    UNSHARED_STATE: "the optimizer keeps state that ranks cannot share",
+    WHOLE_PARAMETERS: "the optimizer has to see whole parameters",
     OWN_ORDER: "the prompt sampler draws in an order of its own",
     UNBIASED_KL: "the KL estimator's mean over samples is the KL",
     NO_PULL: "the KL estimator's gradient as a loss is zero on average",
@@ -344,7 +357,8 @@ def check_excluded(chosen: Sequence[Chosen], present: frozenset[str]) -> None:
             unknown = AVOIDED.get(conflict, "an option of this run")
             cause = _who_brings(conflict, chosen) or unknown
             raise CapabilityError(
-                f"{choice.flag} {component.name} cannot be combined with {conflict!r}, which comes from {cause}.",
+                f"{choice.flag} {component.name} cannot be combined with {conflict!r}, which comes from {cause}."
+                f"{OTHER_OPTIMIZER.get(conflict, '')}",
                 code="config/conflicting-component",
             )
 

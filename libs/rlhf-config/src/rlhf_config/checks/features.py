@@ -195,13 +195,14 @@ def check_routes(selections: Selections, labels: Labels) -> None:
 
 
 def check_dtypes(model: ModelConfig, selections: Selections, labels: Labels) -> None:
-    """Refuse components that exclude the dtype of the parameters, in a command without other capabilities.
+    """Refuse components that exclude each other, or the parameters' dtype, in a command without other capabilities.
 
     Raises:
         CapabilityError: names the component, and what to change.
     """
     brought = frozenset({BFLOAT16_WEIGHTS} if model.dtype == "bfloat16" else ())
-    capabilities.check_excluded(_chosen(selections, labels), brought)
+    chosen = _chosen(selections, labels)
+    capabilities.check_excluded(chosen, brought.union(*(one.provides for one in chosen)))
 
 
 def _chosen(selections: Selections, labels: Labels) -> list[Chosen]:
