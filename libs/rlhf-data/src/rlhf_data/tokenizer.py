@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import ConfigError, DataError
 
-from .chat.renderer import TokenizerRenderer
+from .chat.renderer import RenderOptions, TokenizerRenderer
 from .hub import reach_hub
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from rlhf_config.common import ModelConfig
 
 
 def load_tokenizer(
@@ -42,6 +44,20 @@ def load_tokenizer(
             code="tokenizer/no-ordinary-tokens",
         )
     return tokenizer
+
+
+def local_tokenizer(model: ModelConfig, data: RenderOptions) -> PreTrainedTokenizerBase | None:
+    """Return the tokenizer of a run if its folder is on this machine, and None otherwise.
+
+    Raises:
+        ConfigError: it cannot be read.
+        DataError: its chat template does not read a variable of the run.
+    """
+    path, trusted = model.tokenizer or model.path, model.trust_remote_code
+    if not (os.path.isdir(path) and os.path.isdir(model.path)):
+        return None
+    tokenizer = load_tokenizer(path, trust_remote_code=trusted)
+    return TokenizerRenderer.by(data, tokenizer).tokenizer
 
 
 def eos_token_ids(
