@@ -5,6 +5,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Sized
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, plugins
+from rlhf_core.capabilities import ENDLESS_TASKS
 from rlhf_core.contracts import Stop, Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_testing.errors import has_code
@@ -116,6 +118,7 @@ TAKEN = (
     "--rollout.filters drop_stale --rollout.drop_stale.limit 0 --rollout.max_staleness 1",
     "--data.shuffle false --data.sampler curriculum --data more.jsonl --data.probabilities 0.5 0.5",
     "--data.shuffle false --data.sampler by_column --data.by_column.key answer",
+    "--env echo_digits --executor multi_turn --rollout.max_length 48 --data.sampler curriculum",
     "--rollout.oversampling 2 --rollout.concurrency 2",
     "--estimator grpo_passk --algo.advantage.grpo_passk.advantage analytic --algo.advantage.grpo_passk.k 2",
     "--estimator raft --algo.advantage.raft.threshold 1",
@@ -135,9 +138,34 @@ def test_a_choice_that_another_one_switches_off_is_refused(more, code):
         resolved([*BASE.split(), *more.split()])
 
 
+ENDLESS = (
+    "--data.source jsonl_stream --data.jsonl_stream.path mine.jsonl --data.sampler curriculum",
+    "--env echo_digits --executor multi_turn --rollout.max_length 48 --data.sampler by_column "
+    "--data.by_column.key level",
+)
+
+
+@pytest.mark.parametrize("more", ENDLESS)
+def test_a_sampler_of_prompts_that_do_not_come_again_is_refused(more):
+    words = BASE.replace("--data mine.jsonl ", "").split()
+
+    with pytest.raises(ConfigError, check=has_code("config/missing-capability")):
+        resolved([*words, *more.split()])
+
+
 @pytest.mark.parametrize("more", TAKEN)
 def test_the_same_choice_is_taken_beside_what_it_acts_on(more):
     resolved([*BASE.split(), *more.split()])
+
+
+def test_environments_say_whether_their_tasks_have_an_end():
+    """So that a sampler that needs one is refused before any environment is imported."""
+    toys = ("calculator", "countdown", "frozen_lake", "guess_number", "shapes", "sorting")
+    for name in (*toys, "echo_after_hint", "echo_digits"):
+        entry = plugins.load("").get("rlhf_environments", name)
+        made = entry.build()
+        has_end = hasattr(made, "tasks") and isinstance(made.tasks("train"), Sized)
+        assert has_end != (ENDLESS_TASKS in entry.component.provides), entry.name
 
 
 @pytest.fixture(scope="module")

@@ -89,6 +89,10 @@ UNSHARED_STATE = "unshared_state"
 """Word of an optimizer whose state of a parameter has neither its shape nor one number: ranks cannot share it."""
 WHOLE_PARAMETERS = "whole_parameters"
 """Word of an optimizer that has to see whole parameters."""
+RETURNING_PROMPTS = "returning_prompts"
+"""Word of a run whose prompts come again in each epoch. Samplers that remember or order prompts need it."""
+ENDLESS_TASKS = "endless_tasks"
+"""Word of an environment whose training tasks have no end, unless ``data.max_samples`` takes the first ones."""
 SLEEP = "sleep"
 """Word of a run whose engine may sleep while roles compute. Options of engines about their sleep need it."""
 STALE_ROLLOUTS = "stale_rollouts"
@@ -146,6 +150,8 @@ FIX: Mapping[str, str] = {
     "--backend torch, or let the reward have a base of its own",
     STALE_ROLLOUTS: "generation does not run ahead of training in this run. Set --rollout.max_staleness 1, or leave "
     "the option out",
+    RETURNING_PROMPTS: "in this run there is no end to the prompts. Give rows with --data.train; of an environment's "
+    "tasks, --data.max_samples 1000 uses the first ones",
     SLEEP: "nothing sleeps in this run. Set --runtime.sleep always, or leave the engine's option about sleep out",
     SHARES_WEIGHTS: "choose --engine embedded; others read the model again, without what was done to it",
     ENGINE_SEES: "this engine reads text alone; choose --engine embedded or vllm",
@@ -174,13 +180,6 @@ AVOIDED: Mapping[str, str] = {
 }
 """Capability that a component may exclude -> what brings it, and the way out, where the words alone say too little."""
 
-OTHER_OPTIMIZER: Mapping[str, str] = {
-    UNSHARED_STATE: " Choose another optimizer, such as adam, or a backend whose ranks share none: --backend torch, or "
-    "deepspeed with zero_stage 0.",
-    WHOLE_PARAMETERS: " Choose another optimizer, such as adam, or --backend.deepspeed.tensor_parallel 1.",
-}
-"""Capability of an optimizer that a training backend may exclude -> the way out."""
-
 BROUGHT_BY_OPTIONS: Mapping[str, str] = {
     "environment": "an environment is chosen",
     "reward": "a reward is chosen",
@@ -199,6 +198,7 @@ BROUGHT_BY_OPTIONS: Mapping[str, str] = {
     "supervised_data": "there are responses to imitate",
     "teacher": "there is a model to distill from",
     "images": "the policy reads images",
+    RETURNING_PROMPTS: "prompts come again in each epoch",
     SLEEP: "the engine may sleep while roles compute",
     BFLOAT16_WEIGHTS: "parameters are in bfloat16",
 }
@@ -214,6 +214,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     NO_ADVANTAGES: "the policy loss is not weighted with advantages",
     JUDGES_REWARDS: "the filter's answer depends on rewards",
     UNPAIRED_ANSWERS: "the preference loss takes answers without a partner",
+    ENDLESS_TASKS: "the environment's training tasks have no end",
     UNSHARED_STATE: "the optimizer keeps state that ranks cannot share",
     WHOLE_PARAMETERS: "the optimizer has to see whole parameters",
     OWN_ORDER: "the prompt sampler draws in an order of its own",
@@ -355,10 +356,11 @@ def check_excluded(chosen: Sequence[Chosen], present: frozenset[str]) -> None:
         component = choice.registered.component
         for conflict in sorted(choice.conflicts & present):
             unknown = AVOIDED.get(conflict, "an option of this run")
-            cause = _who_brings(conflict, chosen) or unknown
+            cause, word = _who_brings(conflict, chosen) or unknown, PROVIDED_BY_COMPONENTS
+            meaning = f" ({word[conflict]})" if conflict in word else ""
             raise CapabilityError(
-                f"{choice.flag} {component.name} cannot be combined with {conflict!r}, which comes from {cause}."
-                f"{OTHER_OPTIMIZER.get(conflict, '')}",
+                f"{choice.flag} {component.name} cannot be combined with {conflict!r}{meaning}, which comes from "
+                f"{cause}. Choose another of the two, or change their options.",
                 code="config/conflicting-component",
             )
 

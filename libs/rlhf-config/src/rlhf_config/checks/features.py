@@ -9,10 +9,12 @@ from typing import Literal, get_args
 from rlhf_core import capabilities
 from rlhf_core.capabilities import (
     BFLOAT16_WEIGHTS,
+    ENDLESS_TASKS,
     EXPERT_ROUTES,
     FIX,
     OFF_POLICY,
     REPLAYS_ROUTES,
+    RETURNING_PROMPTS,
     SEEING,
     SERVES_ADAPTERS,
     SERVES_FOUR_BITS,
@@ -58,6 +60,7 @@ def features_of(run: RunConfig, selections: Selections) -> frozenset[str]:
         "entropy_bonus": has_entropy_bonus(run),
         "rollout_as_old": old_logprobs_from(run, selections) == "rollout",
         STALE_ROLLOUTS: run.rollout.max_staleness > 0,
+        RETURNING_PROMPTS: prompts_return(run, selections),
         "supervised_data": bool(run.supervised.data),
         "teacher": run.algo.teacher.path is not None,
         "images": bool(selections["model.vision"]),
@@ -65,6 +68,14 @@ def features_of(run: RunConfig, selections: Selections) -> frozenset[str]:
         BFLOAT16_WEIGHTS: run.model.dtype == "bfloat16",
     }
     return frozenset(name for name, present in found.items() if present)
+
+
+def prompts_return(run: RunConfig, selections: Selections) -> bool:
+    """Return whether prompts come again, as far as what was chosen says it: an environment's code may know better."""
+    if run.data.train or run.data.source is not None:
+        return bool(run.data.train)
+    endless = (ENDLESS_TASKS in one.registered.component.provides for one in selections["env.use"])
+    return run.data.max_samples is not None or not any(endless)
 
 
 def old_logprobs_from(

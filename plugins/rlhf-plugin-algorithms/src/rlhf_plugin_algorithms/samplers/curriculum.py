@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config, ConfigError
-from rlhf_core.capabilities import OWN_ORDER
+from rlhf_core.capabilities import OWN_ORDER, RETURNING_PROMPTS
 from rlhf_core.contracts import DrawRequest, PromptResult, PromptSet
 from rlhf_core.lazy import NDArray, np
 
@@ -138,5 +138,6 @@ COMPONENT = Component(
     factory=Curriculum,
     config=CurriculumConfig,
     summary="draws prompts more often that are solved only some of the time",
+    needs=frozenset({RETURNING_PROMPTS}),
     provides=frozenset({OWN_ORDER}),
 )
