@@ -355,12 +355,14 @@ def check_excluded(chosen: Sequence[Chosen], present: frozenset[str]) -> None:
     for choice in chosen:
         component = choice.registered.component
         for conflict in sorted(choice.conflicts & present):
-            unknown = AVOIDED.get(conflict, "an option of this run")
-            cause, word = _who_brings(conflict, chosen) or unknown, PROVIDED_BY_COMPONENTS
-            meaning = f" ({word[conflict]})" if conflict in word else ""
+            by = next((one for one in chosen if conflict in one.provides | one.needs), None)
+            cause = AVOIDED.get(conflict, "an option of this run")
+            if by is not None:
+                cause = f"{by.flag} {by.registered.name}. Choose another {choice.flag}, or another {by.flag}"
+            meaning = PROVIDED_BY_COMPONENTS.get(conflict)
             raise CapabilityError(
-                f"{choice.flag} {component.name} cannot be combined with {conflict!r}{meaning}, which comes from "
-                f"{cause}. Choose another of the two, or change their options.",
+                f"{choice.flag} {component.name} cannot be combined with {conflict!r}"
+                f"{f' ({meaning})' if meaning else ''}, which comes from {cause}.",
                 code="config/conflicting-component",
             )
 
@@ -390,10 +392,3 @@ def _missing(choice: Chosen, need: str, chosen: Iterable[Chosen]) -> CapabilityE
         f" {one.flag} {one.registered.name} has it with other options." for one in without
     )
     return CapabilityError(f"{choice.flag} {choice.registered.name} needs {need!r}: {fix}.{taken}")
-
-
-def _who_brings(capability: str, chosen: Sequence[Chosen]) -> str | None:
-    for choice in chosen:
-        if capability in choice.registered.component.provides | choice.needs:
-            return f"{choice.flag} {choice.registered.name}"
-    return None

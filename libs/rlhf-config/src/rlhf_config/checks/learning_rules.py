@@ -36,7 +36,7 @@ def resting_policy(run: RunConfig, steps: int) -> Iterator[ConfigError]:
     if warmup >= steps:
         yield ConfigError(
             f"critic.warmup_steps is {warmup}, but the run has {steps} steps, and the policy learns in those after the "
-            f"critic's. Set --critic.warmup_steps to less than {steps}, or --train.steps to more than {warmup}.",
+            f"critic's. Set --critic.warmup_steps {steps - 1} or less, or let the run have more steps.",
             code="config/policy-never-trained",
         )
 
