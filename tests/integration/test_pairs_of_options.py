@@ -69,6 +69,10 @@ REFUSED = {
         "--data.shuffle false --data.sampler curriculum",
         "config/no-effect",
     ),
+    "pass rates of a sampler that reads none": (
+        "--data.sampler curriculum --data.curriculum.uniform 1 --data.curriculum.low 0.2",
+        "config/no-effect",
+    ),
     "prompts to choose from, played one at a time": (
         "--rollout.oversampling 2 --rollout.concurrency 1",
         "config/no-effect",

@@ -46,6 +46,10 @@ class CurriculumConfig(Config):
     )
     pass_threshold: float = Field(1.0, description="a sample passes if its reward is at least this")
 
+    def without_effect(self) -> Mapping[str, str]:
+        names = ("low", "high", "memory", "pass_threshold") if self.uniform == 1 else ()
+        return dict.fromkeys(names, "uniform is 1, so no pass rate counts. Set uniform below 1.")
+
     @model_validator(mode="after")
     def _ordered(self) -> CurriculumConfig:
         if self.low > self.high:
