@@ -73,6 +73,18 @@ REFUSED = {
         "--data.sampler curriculum --data.curriculum.uniform 1 --data.curriculum.low 0.2",
         "config/no-effect",
     ),
+    "workers of an environment in the run's process": (
+        "--executor multi_turn --rollout.max_length 48 --env echo_digits --env.echo_digits.workers 2",
+        "config/no-effect",
+    ),
+    "the share of the only environment": (
+        "--executor multi_turn --rollout.max_length 48 --env echo_digits --env.echo_digits.share 0.5",
+        "config/no-effect",
+    ),
+    "the start of a process that a reward has not": (
+        "--reward.vary.start_timeout_s 9",
+        "config/no-effect",
+    ),
     "prompts to choose from, played one at a time": (
         "--rollout.oversampling 2 --rollout.concurrency 1",
         "config/no-effect",
@@ -123,6 +135,8 @@ TAKEN = (
     "--data.shuffle false --data.sampler curriculum --data more.jsonl --data.probabilities 0.5 0.5",
     "--data.shuffle false --data.sampler by_column --data.by_column.key answer",
     "--env echo_digits --executor multi_turn --rollout.max_length 48 --data.sampler curriculum",
+    "--env echo_digits --executor multi_turn --rollout.max_length 48 --env.echo_digits.isolation process "
+    "--env.echo_digits.workers 2",
     "--rollout.oversampling 2 --rollout.concurrency 2",
     "--estimator grpo_passk --algo.advantage.grpo_passk.advantage analytic --algo.advantage.grpo_passk.k 2",
     "--estimator raft --algo.advantage.raft.threshold 1",

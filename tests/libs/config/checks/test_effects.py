@@ -81,7 +81,10 @@ NO_EFFECT = {
     ),
     "best mode of no evaluation": (["--checkpoint.best_mode", "min"], "nothing to evaluate on"),
     "end of a schedule": (["--actor.min_lr_ratio", "0.5"], "the learning rate is constant"),
-    "error value": (["--reward.pattern.error_value", "1"], "Set --reward.pattern.on_error value"),
+    "error value": (
+        ["--reward.pattern.error_value", "1"],
+        "errors are not scored. Set on_error value",
+    ),
     "refills without filters": (["--rollout.max_refills", "2"], "Add --rollout.filters"),
     "mismatch of older samples": (
         ["--rollout.max_staleness", "1", "--rollout.max_mismatch", "0.1"],

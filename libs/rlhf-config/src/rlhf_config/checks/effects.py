@@ -50,8 +50,10 @@ def components_without_effect(selections: Selections) -> Iterator[tuple[str, str
     """Yield each option of a component that the component's other options switch off, and the reason."""
     for chosen in selections.values():
         for selection in chosen:
-            for name, reason in selection.options.without_effect().items():
-                yield f"{selection.section}.{name}", reason
+            shared = (selection.reward, selection.term, selection.environment)
+            for options in (selection.options, *filter(None, shared)):
+                for name, reason in options.without_effect().items():
+                    yield f"{selection.section}.{name}", reason
 
 
 def shared_without_effect(run: RunOptions, selections: Selections) -> Iterator[tuple[str, str]]:
@@ -160,10 +162,12 @@ def _without_effect(
             )
     if not (run.data.train or run.eval.data or run.data.source):
         yield "data.form", "there are no sets whose rows have a form. Leave it out."
+    if len(run.env.use) == 1:
+        (environment,) = selections["env.use"]
+        yield f"{environment.section}.share", "it is the only environment. Leave it out."
     yield from _rollouts_without_effect(run, selections, labels)
     yield from images_without_effect(selections, run.actor)
     yield from _drawn_images_without_effect(selections)
-    yield from error_values_without_effect(selections)
 
 
 def _rollouts_without_effect(
@@ -230,16 +234,6 @@ def _drawn_images_without_effect(selections: Selections) -> Iterator[tuple[str, 
             name,
             f"--executor {executor.name} has one turn, so nothing draws images. Choose --executor multi_turn.",
         )
-
-
-def error_values_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
-    """Yield the ``error_value`` of each reward whose errors are not scored, and the reason."""
-    for selection in selections["reward.use"]:
-        if selection.reward is not None and selection.reward.on_error != "value":
-            yield (
-                f"{selection.section}.error_value",
-                f"errors are not scored. Set --{selection.section}.on_error value.",
-            )
 
 
 def _losses_without_effect(run: RunConfig, needed: frozenset[str]) -> Iterator[tuple[str, str]]:
