@@ -62,7 +62,7 @@ class IsolationOptions(Config):
     )
 
     def without_effect(self) -> Mapping[str, str]:
-        """What is about workers or servers, where there are none, and the number of workers of servers."""
+        """Options of workers and servers where there are none, and the number of workers of servers."""
         if self.isolation == "none":
             names = ("workers", "token_file", "restarts", "start_timeout_s", "step_timeout_s")
             return dict.fromkeys(names, "the environment is in the run's process. Set isolation.")
