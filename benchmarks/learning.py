@@ -123,8 +123,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         *("--reward.use", "benchmarks/crashing_reward.py:score"),
         *("--rollout.drop_errors.metric", "score/error", "--rollout.max_refills", "1"),
     ),
-    # Nothing is stale where sampling waits for training, so that this shows that nothing else is dropped.
-    "filter:drop_stale": ("--rollout.drop_stale.limit", "0"),
+    # Sampling may be two steps ahead, and the filter keeps what is one step old.
+    "filter:drop_stale": ("--rollout.max_staleness", "2", "--rollout.drop_stale.limit", "1"),
     # With momentum 0.9, 0.3 stopped after two digits at one of two seeds, and 1.0 learned nothing.
     "optimizer:sgd": ("--actor.sgd.lr", "0.1", "--actor.sgd.momentum", "0.9"),
     "optimizer:muon": ("--actor.muon.lr", "2e-3"),

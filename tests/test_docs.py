@@ -50,7 +50,7 @@ def test_the_plugin_page_lists_the_needs_that_the_core_knows():
         re.findall(r"`([a-z_]+(?:>=\d)?)`", "".join(re.findall(r"^\| `.*?\|", table, re.M)))
     )
 
-    known = {*capabilities.SUPPLIED_BY_THE_LOOP, *capabilities.FIX, "group>=2"}
+    known = {*capabilities.SUPPLIED_BY_THE_LOOP, *capabilities.FIX, "group>=2", "staleness>=1"}
     assert listed == known
 
 

@@ -23,6 +23,9 @@ class Discount(Config):
     lambda_: float = Field(0.95, ge=0.0, le=1.0, description="bias against variance")
     mode: str = Field("full", description="a word")
 
+    def without_effect(self):
+        return {"lambda_": "gamma is 0. Set it above 0."} if self.gamma == 0 else {}
+
 
 class Inner(Config):
     lr: float = Field(1e-3, gt=0.0, description="for vectors")

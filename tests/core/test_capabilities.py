@@ -62,6 +62,18 @@ def test_groups_have_a_smallest_size(samples, need, fails):
         check([chosen(needs={need})], frozenset(), samples)
 
 
+def test_samples_have_to_be_as_old_as_a_component_is_about():
+    filters = [chosen(needs={"staleness>=2"})]
+
+    check(filters, frozenset(), 4, 2)
+    with pytest.raises(
+        CapabilityError,
+        match=r"rollout.max_staleness is 1.*at least 2.*Set --rollout.max_staleness 2",
+        check=has_code("config/no-samples-so-old"),
+    ):
+        check(filters, frozenset(), 4, 1)
+
+
 def test_a_conflict_with_a_component_names_both():
     with pytest.raises(
         CapabilityError,

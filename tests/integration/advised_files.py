@@ -279,7 +279,7 @@ FILES = {
             prepare=lambda: Path("two.toml").write_text(TWO_GPUS),
         )
     ],
-    "rlhf_plugin_supervised/training/imitation/distill.py:_require_one_tokenizer": [
+    "rlhf_plugin_supervised/training/loaders.py:require_one_tokenizer": [
         FileCase(
             words="distill --teacher.path stranger",
             prepare=lambda: write_tiny_model(

@@ -3,7 +3,7 @@
 FOLLOWED = {
     "rlhf_cli/data.py:check": "tokens without a model",
     "rlhf_config/train.py:_check_sleep": "train: sleep beside rollouts ahead",
-    "rlhf_core/capabilities.py:_check_need": "train: one sample for a group's estimator",
+    "rlhf_core/capabilities.py:_check_bound": "train: one sample for a group's estimator",
     "rlhf_plugin_inference/chat/command.py:chat": "chat with a dry run",
     "rlhf_plugin_plan/run_prediction.py:_image_tokens": "images of a text model",
     "rlhf_plugin_plan/run_prediction.py:_spread": "a spread of no lengths",

@@ -75,6 +75,7 @@ SCENES = {
     "actor.min_lr_ratio": _FALLING,
     "critic": _CRITIC,
     "critic.min_lr_ratio": {**_CRITIC, "critic": {"lr_schedule": "cosine"}},
+    "critic.warmup_steps": {**_CRITIC, "train": {"steps": 4}},
     "supervised.batch_size": {
         "algo": {"terms": {"use": ["sft"]}},
         "supervised": {"data": ["held_out.jsonl"]},

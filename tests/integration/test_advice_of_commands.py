@@ -162,6 +162,8 @@ CHECKED = {
             "an advantage for each reward": "--reward none --env frozen_lake --data none --executor multi_turn "
             "--rollout.max_length 2048 --steps 1 --estimator gdpo",
             "one sample for a group's estimator": "--estimator grpo --rollout.n_samples_per_prompt 1",
+            "a filter of samples older than any": "--rollout.filters drop_stale --steps 2",
+            "a critic that warms up in all steps": "--estimator gae --critic.warmup_steps 2 --steps 2",
             "an environment for one turn": "--env frozen_lake --executor single_turn",
             "a slow adapter": "--actor.adapter lora --actor.adam.lr 1e-6",
             "sleep beside rollouts ahead": "--runtime.sleep always --rollout.max_staleness 1",

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Sized
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, plugins
+from rlhf_core.capabilities import ENDLESS_TASKS
 from rlhf_core.contracts import Stop, Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_testing.errors import has_code
@@ -55,13 +57,133 @@ REFUSED = {
         "--estimator gdpo --reward.shapers overlong",
         "config/conflicting-component",
     ),
+    "a filter of old samples in a run of new ones": (
+        "--rollout.filters drop_stale --rollout.drop_stale.limit 0",
+        "config/no-samples-so-old",
+    ),
+    "a filter of samples older than any": (
+        "--rollout.filters drop_stale --rollout.max_staleness 4 --rollout.in_flight_updates",
+        "config/no-samples-so-old",
+    ),
+    "an order of rows that the sampler does not follow": (
+        "--data.shuffle false --data.sampler curriculum",
+        "config/no-effect",
+    ),
+    "pass rates of a sampler that reads none": (
+        "--data.sampler curriculum --data.curriculum.uniform 1 --data.curriculum.low 0.2",
+        "config/no-effect",
+    ),
+    "workers of an environment in the run's process": (
+        "--executor multi_turn --rollout.max_length 48 --env echo_digits --env.echo_digits.workers 2",
+        "config/no-effect",
+    ),
+    "the share of the only environment": (
+        "--executor multi_turn --rollout.max_length 48 --env echo_digits --env.echo_digits.share 0.5",
+        "config/no-effect",
+    ),
+    "the start of a process that a reward has not": (
+        "--reward.vary.start_timeout_s 9",
+        "config/no-effect",
+    ),
+    "prompts to choose from, played one at a time": (
+        "--rollout.oversampling 2 --rollout.concurrency 1",
+        "config/no-effect",
+    ),
+    "sets of a margin": (
+        "--estimator grpo_passk --algo.advantage.grpo_passk.k 2",
+        "config/no-effect",
+    ),
+    "a bound of the best": (
+        "--estimator raft --algo.advantage.raft.keep best --algo.advantage.raft.threshold 1",
+        "config/no-effect",
+    ),
+    "the weight of a bonus by token": (
+        "--reward.shapers length_bonus --reward.length_bonus.mode token --reward.length_bonus.weight 2",
+        "config/no-effect",
+    ),
+    "a cache of decoding that keeps none": (
+        "--engine.embedded.decode stepwise --engine.embedded.kv_cache_gib 1",
+        "config/no-effect",
+    ),
+    "state in blocks of 8 bits with FSDP": (
+        "--backend fsdp --optim adam8bit",
+        "config/conflicting-component",
+    ),
+    "state in blocks of 8 bits with ZeRO 3": (
+        "--backend deepspeed --backend.deepspeed.zero_stage 3 --optim adam8bit",
+        "config/conflicting-component",
+    ),
+    "whole matrices where ranks have parts of them": (
+        "--backend deepspeed --backend.deepspeed.tensor_parallel 2 --optim muon",
+        "config/conflicting-component",
+    ),
+    "factors beside a copy of the weights": (
+        "--engine embedded --actor.adapter lora --engine.embedded.weights copy",
+        "config/missing-capability",
+    ),
+    "a base in 4 bits beside a copy of the weights": (
+        "--engine embedded --actor.adapter qlora --engine.embedded.weights copy",
+        "config/missing-capability",
+    ),
+    "a critic that warms up for the whole run": (
+        "--estimator gae --critic.warmup_steps 3",
+        "config/policy-never-trained",
+    ),
 }
+TAKEN = (
+    "--rollout.filters drop_stale --rollout.drop_stale.limit 0 --rollout.max_staleness 1",
+    "--data.shuffle false --data.sampler curriculum --data more.jsonl --data.probabilities 0.5 0.5",
+    "--data.shuffle false --data.sampler by_column --data.by_column.key answer",
+    "--env echo_digits --executor multi_turn --rollout.max_length 48 --data.sampler curriculum",
+    "--env echo_digits --executor multi_turn --rollout.max_length 48 --env.echo_digits.isolation process "
+    "--env.echo_digits.workers 2",
+    "--rollout.oversampling 2 --rollout.concurrency 2",
+    "--estimator grpo_passk --algo.advantage.grpo_passk.advantage analytic --algo.advantage.grpo_passk.k 2",
+    "--estimator raft --algo.advantage.raft.threshold 1",
+    "--reward.shapers length_bonus --reward.length_bonus.weight 2",
+    "--engine.embedded.decode resident --engine.embedded.kv_cache_gib 1",
+    "--estimator gae --critic.warmup_steps 2",
+    "--backend deepspeed --backend.deepspeed.zero_stage 0 --optim adam8bit",
+    "--backend fsdp --optim muon",
+    "--engine embedded --actor.adapter lora --actor.lora.serve merged --engine.embedded.weights copy",
+)
+"""What looks like ``REFUSED`` and acts."""
 
 
 @pytest.mark.parametrize(("more", "code"), REFUSED.values(), ids=REFUSED)
 def test_a_choice_that_another_one_switches_off_is_refused(more, code):
     with pytest.raises(ConfigError, check=has_code(code)):
         resolved([*BASE.split(), *more.split()])
+
+
+ENDLESS = (
+    "--data.source jsonl_stream --data.jsonl_stream.path mine.jsonl --data.sampler curriculum",
+    "--env echo_digits --executor multi_turn --rollout.max_length 48 --data.sampler by_column "
+    "--data.by_column.key level",
+)
+
+
+@pytest.mark.parametrize("more", ENDLESS)
+def test_a_sampler_of_prompts_that_do_not_come_again_is_refused(more):
+    words = BASE.replace("--data mine.jsonl ", "").split()
+
+    with pytest.raises(ConfigError, check=has_code("config/missing-capability")):
+        resolved([*words, *more.split()])
+
+
+@pytest.mark.parametrize("more", TAKEN)
+def test_the_same_choice_is_taken_beside_what_it_acts_on(more):
+    resolved([*BASE.split(), *more.split()])
+
+
+def test_environments_say_whether_their_tasks_have_an_end():
+    """So that a sampler that needs one is refused before any environment is imported."""
+    toys = ("calculator", "countdown", "frozen_lake", "guess_number", "shapes", "sorting")
+    for name in (*toys, "echo_after_hint", "echo_digits"):
+        entry = plugins.load("").get("rlhf_environments", name)
+        made = entry.build()
+        has_end = hasattr(made, "tasks") and isinstance(made.tasks("train"), Sized)
+        assert has_end != (ENDLESS_TASKS in entry.component.provides), entry.name
 
 
 @pytest.fixture(scope="module")

@@ -39,6 +39,8 @@ CREDITS_TOKENS = "credits_tokens"
 those before it. Rewards with ``RewardResult.step_rewards`` need it."""
 UNPAIRED_ANSWERS = "unpaired_answers"
 """Word of a preference loss that takes chosen and rejected answers which need not be of the same prompts."""
+OWN_ORDER = "own_order"
+"""Word of a prompt sampler that draws whatever the order of an epoch is, so that ``data.shuffle`` changes nothing."""
 UNBIASED_KL = "unbiased_kl"
 """Word of a KL estimator whose mean over the policy's samples is KL(policy || reference)."""
 NO_PULL = "no_pull"
@@ -83,10 +85,19 @@ PLANS_MEMORY = "plans_memory"
 HEARS_TOKENS = "hears_tokens"
 """Word of an observer that hears the tokens of samples with their columns (``RolloutSample.tokens``). Without one they
 are not kept."""
+UNSHARED_STATE = "unshared_state"
+"""Word of an optimizer whose state of a parameter has neither its shape nor one number: ranks cannot share it."""
+WHOLE_PARAMETERS = "whole_parameters"
+"""Word of an optimizer that has to see whole parameters."""
+RETURNING_PROMPTS = "returning_prompts"
+"""Word of a run whose prompts come again in each epoch. Samplers that remember or order prompts need it."""
+ENDLESS_TASKS = "endless_tasks"
+"""Word of an environment whose training tasks have no end, unless ``data.max_samples`` takes the first ones."""
 SLEEP = "sleep"
 """Word of a run whose engine may sleep while roles compute. Options of engines about their sleep need it."""
 STALE_ROLLOUTS = "stale_rollouts"
-"""Word of a run that generates ahead of training. Options of engines about what they do meanwhile need it."""
+"""Word of a run that generates ahead of training. Options of engines about what they do meanwhile need it; a filter of
+old samples needs ``staleness>=N`` of ``rollout.max_staleness``."""
 BFLOAT16_WEIGHTS = "bfloat16_weights"
 """Word of a run whose parameters are in bfloat16. A training backend excludes it by options that compute in float32."""
 IN_PROCESS = "in_process"
@@ -139,6 +150,8 @@ FIX: Mapping[str, str] = {
     "--backend torch, or let the reward have a base of its own",
     STALE_ROLLOUTS: "generation does not run ahead of training in this run. Set --rollout.max_staleness 1, or leave "
     "the option out",
+    RETURNING_PROMPTS: "in this run there is no end to the prompts. Give rows with --data.train; of an environment's "
+    "tasks, --data.max_samples 1000 uses the first ones",
     SLEEP: "nothing sleeps in this run. Set --runtime.sleep always, or leave the engine's option about sleep out",
     SHARES_WEIGHTS: "choose --engine embedded; others read the model again, without what was done to it",
     ENGINE_SEES: "this engine reads text alone; choose --engine embedded or vllm",
@@ -187,6 +200,7 @@ BROUGHT_BY_OPTIONS: Mapping[str, str] = {
     "supervised_data": "there are responses to imitate",
     "teacher": "there is a model to distill from",
     "images": "the policy reads images",
+    RETURNING_PROMPTS: "prompts come again in each epoch",
     SLEEP: "the engine may sleep while roles compute",
     BFLOAT16_WEIGHTS: "parameters are in bfloat16",
 }
@@ -202,6 +216,10 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     NO_ADVANTAGES: "the policy loss is not weighted with advantages",
     JUDGES_REWARDS: "the filter's answer depends on rewards",
     UNPAIRED_ANSWERS: "the preference loss takes answers without a partner",
+    ENDLESS_TASKS: "the environment's training tasks have no end",
+    UNSHARED_STATE: "the optimizer keeps state that ranks cannot share",
+    WHOLE_PARAMETERS: "the optimizer has to see whole parameters",
+    OWN_ORDER: "the prompt sampler draws in an order of its own",
     UNBIASED_KL: "the KL estimator's mean over samples is the KL",
     NO_PULL: "the KL estimator's gradient as a loss is zero on average",
     ENDS_AT_FLOOR: "the learning-rate schedule ends at the role's min_lr_ratio",
@@ -231,7 +249,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
 AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 """Modes of ``algo.loss.aggregation``, as ``contracts.Aggregation`` has them."""
 
-_GROUP = re.compile(r"group>=(\d+)")
+_AT_LEAST = re.compile(r"(group|staleness)>=(\d+)")
 _OWN = re.compile(r"[a-z][a-z0-9_]*:[a-z][a-z0-9_]*")
 _WORDS = frozenset(
     {
@@ -263,6 +281,12 @@ class Chosen:
         return own - self.unasked
 
     @property
+    def provides(self) -> frozenset[str]:
+        """Capabilities that the component provides with these options."""
+        by_options = self.options.excluded_by_options() if self.options else frozenset()
+        return self.registered.component.provides - by_options
+
+    @property
     def conflicts(self) -> frozenset[str]:
         """Capabilities that the component or its options exclude."""
         by_options = self.options.excluded_by_options() if self.options else frozenset()
@@ -277,7 +301,7 @@ def check_words(component: Component[Any]) -> None:
     """
     for label in ("needs", "conflicts", "provides"):
         for word in sorted(getattr(component, label)):
-            if word in _WORDS or _GROUP.fullmatch(word) or _is_own(word):
+            if word in _WORDS or _AT_LEAST.fullmatch(word) or _is_own(word):
                 continue
             near = difflib.get_close_matches(word, _WORDS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -297,22 +321,27 @@ def needs_of(chosen: Iterable[Chosen]) -> frozenset[str]:
     return frozenset().union(*(choice.needs for choice in chosen))
 
 
-def check(chosen: Sequence[Chosen], features: frozenset[str], samples_per_prompt: int) -> None:
+def check(
+    chosen: Sequence[Chosen], features: frozenset[str], samples: int, staleness: int = 0
+) -> None:
     """Refuse a run whose components cannot work together.
 
     Args:
         features: capabilities that the options bring, such as ``kl_in_reward`` or ``renormalized_sampling``.
-        samples_per_prompt: the size of a group.
+        samples: the size of a group.
+        staleness: the run's ``rollout.max_staleness``.
 
     Raises:
         CapabilityError: a component lacks a capability that it needs, or meets one that it excludes; the message names
             the component, the capability, and the option to change.
     """
-    provided = features.union(*(choice.registered.component.provides for choice in chosen))
+    provided = features.union(*(choice.provides for choice in chosen))
     present = provided | needs_of(chosen) & SUPPLIED_BY_THE_LOOP.keys()
     for choice in chosen:
         for need in sorted(choice.needs):
-            _check_need(choice, need, present, samples_per_prompt)
+            _check_bound(choice, need, samples, staleness)
+            if need not in present and not _AT_LEAST.fullmatch(need):
+                raise _missing(choice, need, chosen)
     check_excluded(chosen, present)
 
 
@@ -328,33 +357,42 @@ def check_excluded(chosen: Sequence[Chosen], present: frozenset[str]) -> None:
     for choice in chosen:
         component = choice.registered.component
         for conflict in sorted(choice.conflicts & present):
-            told = (
+            by = next((one for one in chosen if conflict in one.provides | one.needs), None)
+            cause = (
                 AVOIDED.get(conflict) or f"an option: {BROUGHT_BY_OPTIONS.get(conflict, conflict)}"
             )
-            cause = _who_brings(conflict, chosen) or told
+            if by is not None:
+                cause = f"{by.flag} {by.registered.name}. Choose another {choice.flag}, or another {by.flag}"
+            meaning = PROVIDED_BY_COMPONENTS.get(conflict)
             raise CapabilityError(
-                f"{choice.flag} {component.name} cannot be combined with {conflict!r}, which comes from {cause}.",
+                f"{choice.flag} {component.name} cannot be combined with {conflict!r}"
+                f"{f' ({meaning})' if meaning else ''}, which comes from {cause}.",
                 code="config/conflicting-component",
             )
 
 
-def _check_need(choice: Chosen, need: str, present: frozenset[str], samples: int) -> None:
+def _check_bound(choice: Chosen, need: str, samples: int, staleness: int) -> None:
     name = choice.registered.name
-    if group := _GROUP.fullmatch(need):
-        if samples < int(group[1]):
+    if bound := _AT_LEAST.fullmatch(need):
+        least = int(bound[2])
+        if bound[1] == "group" and samples < least:
             raise CapabilityError(
-                f"rollout.n_samples_per_prompt is {samples}; {choice.flag} {name} needs at least {group[1]} "
-                f"(it compares a prompt's samples). Set --rollout.n_samples_per_prompt {max(4, int(group[1]))}.",
+                f"rollout.n_samples_per_prompt is {samples}; {choice.flag} {name} needs at least {least} "
+                f"(it compares a prompt's samples). Set --rollout.n_samples_per_prompt {max(4, least)}.",
                 code="config/too-few-samples-per-prompt",
             )
-        return
-    if need not in present:
-        fix = FIX.get(need, "no chosen component provides it")
-        raise CapabilityError(f"{choice.flag} {name} needs {need!r}: {fix}.")
+        if bound[1] == "staleness" and staleness < least:
+            raise CapabilityError(
+                f"rollout.max_staleness is {staleness}; {choice.flag} {name} needs at least {least} with its options "
+                f"(it is about samples that old). Set --rollout.max_staleness {least}, or other options of {name}.",
+                code="config/no-samples-so-old",
+            )
 
 
-def _who_brings(capability: str, chosen: Sequence[Chosen]) -> str | None:
-    for choice in chosen:
-        if capability in choice.registered.component.provides | choice.needs:
-            return f"{choice.flag} {choice.registered.name}"
-    return None
+def _missing(choice: Chosen, need: str, chosen: Iterable[Chosen]) -> CapabilityError:
+    fix = FIX.get(need, "no chosen component provides it")
+    without = [one for one in chosen if need in one.registered.component.provides]
+    taken = "".join(
+        f" {one.flag} {one.registered.name} has it with other options." for one in without
+    )
+    return CapabilityError(f"{choice.flag} {choice.registered.name} needs {need!r}: {fix}.{taken}")

@@ -42,8 +42,14 @@ class Config(BaseModel):
         return frozenset()
 
     def excluded_by_options(self) -> frozenset[str]:
-        """Return the capabilities that must be absent with these option values, beside the component's conflicts."""
+        """Return the capabilities that must be absent with these option values, beside the component's conflicts. One
+        that the component itself provides is not there with them."""
         return frozenset()
+
+    def without_effect(self) -> Mapping[str, str]:
+        """Return the options that change nothing with these option values, each with the reason and the way out. A
+        command refuses one that was typed for it."""
+        return {}
 
     def tokenizer_of_ids(self) -> str | None:
         """Return the folder or hub name of the tokenizer by which the component reads the policy's token ids, which has

@@ -52,6 +52,11 @@ class WithSection(Named):
     columns: ClassVar = {"answer": "reward.x.key"}
 
 
+class Idle(Named):
+    def without_effect(self):
+        return {"rank": "key is set. Leave it out."}
+
+
 class Words(Named):
     words: ClassVar = ["values"]
 
@@ -94,6 +99,7 @@ def test_a_good_component_passes():
         ({"factory": "collections:abc"}, "is not callable"),
         ({"config": List}, r"columns_needed\(\) is \['answer'\]; expected a mapping"),
         ({"config": WithSection}, "names the options reward.x.key; expected some of its own, key,"),
+        ({"config": Idle}, r"without_effect\(\) names the options rank; expected some of its own"),
         ({"config": Words}, r"needed_by_options\(\) is \['values'\]; expected a frozenset"),
     ],
 )

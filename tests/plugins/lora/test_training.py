@@ -188,13 +188,14 @@ def test_modules_that_are_trained_whole_move_beside_the_factors(start, spec_of):
     torch.testing.assert_close(base_of(backend), base, atol=0, rtol=0)
 
 
-def test_dropout_is_on_in_updates_alone_and_follows_the_seed(start, spec_of, plain_sgd):
-    spec = spec_of(options={"dropout": 0.5}, **plain_sgd)
+@pytest.mark.parametrize("kind", ["lora", "dora"])
+def test_dropout_is_on_in_updates_alone_and_follows_the_seed(start, spec_of, plain_sgd, kind):
+    spec = spec_of(kind, options={"dropout": 0.5}, **plain_sgd)
     batch, rows = make_batch(), make_trajectories()
-    undropped = moved(start(spec_of(**plain_sgd)), batch)
+    undropped = moved(start(spec_of(kind, **plain_sgd)), batch)
     backend = start(spec)
     scores = backend.logprobs(rows)
-    np.testing.assert_array_equal(scores, start(spec_of(**plain_sgd)).logprobs(rows))
+    np.testing.assert_array_equal(scores, start(spec_of(kind, **plain_sgd)).logprobs(rows))
     torch.manual_seed(7)
     state = torch.random.get_rng_state()
 
@@ -216,10 +217,11 @@ def test_with_dropout_the_old_log_probs_are_not_those_of_an_update(options):
     assert "old_logprobs" not in options().needed_by_options()
 
 
+@pytest.mark.parametrize("kind", ["lora", "dora"])
 def test_dropout_is_another_one_in_each_update_and_the_same_when_layers_are_recomputed(
-    start, spec_of, plain_sgd
+    start, spec_of, plain_sgd, kind
 ):
-    spec, batch = spec_of(options={"dropout": 0.5}, **plain_sgd), make_batch()
+    spec, batch = spec_of(kind, options={"dropout": 0.5}, **plain_sgd), make_batch()
     kept, recomputed = start(spec), start(spec, gradient_checkpointing=True)
 
     first = moved(kept, batch)

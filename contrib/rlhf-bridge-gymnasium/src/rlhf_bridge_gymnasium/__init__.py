@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core import Component, hookimpl
+from rlhf_core.capabilities import ENDLESS_TASKS
 
 from .config import GymnasiumConfig
 
@@ -18,5 +19,6 @@ def rlhf_environments() -> list[Component[Any]]:
             config=GymnasiumConfig,
             summary="an environment of Gymnasium by its id, with discrete actions, shown as text",
             extra="ecosystem",
+            provides=frozenset({ENDLESS_TASKS}),
         )
     ]

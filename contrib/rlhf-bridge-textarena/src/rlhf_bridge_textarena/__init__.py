@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core import Component, hookimpl
+from rlhf_core.capabilities import ENDLESS_TASKS
 
 from .config import TextArenaConfig
 
@@ -18,5 +19,6 @@ def rlhf_environments() -> list[Component[Any]]:
             config=TextArenaConfig,
             summary="a game of TextArena, alone or against opponents that repeat given moves",
             extra="ecosystem",
+            provides=frozenset({ENDLESS_TASKS}),
         )
     ]

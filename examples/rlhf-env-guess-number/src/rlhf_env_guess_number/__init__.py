@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlhf_core import Component, hookimpl
+from rlhf_core.capabilities import ENDLESS_TASKS
 
 from .environment import GuessNumber, GuessNumberConfig
 
@@ -15,5 +16,6 @@ def rlhf_environments() -> list[Component[GuessNumber]]:
             factory=GuessNumber,
             config=GuessNumberConfig,
             summary="find a secret number by hints, in few guesses",
+            provides=frozenset({ENDLESS_TASKS}),
         )
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlhf_core import Component, hookimpl
+from rlhf_core.capabilities import ENDLESS_TASKS
 
 from .config import ShapesConfig
 from .environment import Shapes
@@ -16,5 +17,6 @@ def rlhf_environments() -> list[Component[Shapes]]:
             factory=Shapes,
             config=ShapesConfig,
             summary="answer questions about images: color, number, place and kind of shapes",
+            provides=frozenset({ENDLESS_TASKS}),
         )
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlhf_core import Component, hookimpl
+from rlhf_core.capabilities import ENDLESS_TASKS
 
 from .environment import Sorting, SortingConfig
 
@@ -15,5 +16,6 @@ def rlhf_environments() -> list[Component[Sorting]]:
             factory=Sorting,
             config=SortingConfig,
             summary="sort digits by swapping neighbors, a swap in each turn",
+            provides=frozenset({ENDLESS_TASKS}),
         )
     ]

@@ -6,7 +6,6 @@ Example: ``resolved = resolve([read_toml("run.toml"), parse_flags(["--train.step
 from .automatic.accelerators import visible_accelerators as visible_accelerators
 from .checks.cautions import blind_rewards as blind_rewards
 from .checks.cautions import small_adapter_rates as small_adapter_rates
-from .checks.effects import error_values_without_effect as error_values_without_effect
 from .checks.effects import images_without_effect as images_without_effect
 from .checks.effects import length_without_effect as length_without_effect
 from .checks.effects import refuse_typed as refuse_typed

@@ -34,7 +34,7 @@ This text has the options of the selected components. To see those of another:
   rlhf {command} {example} --help
 
   -c FILE            a TOML file with options; may be given several times, later ones win
-  --gpus N|all       train on several GPUs of this machine: one rank of each role and one engine on each
+  --gpus N|all       train on several GPUs of this machine: one rank of each role{engines} on each
   --check            check whether the configuration is valid, and stop
   --dry-run          show what the run would build, and stop
   --resume [PATH]    continue from the newest checkpoint of the run folder, or from the one at PATH
@@ -57,6 +57,8 @@ def render_help(
     choices, more_trouble = _select_leniently(tree, labels, plugins, options)
     trouble += more_trouble
     words = {"command": options.command, "purpose": options.purpose, "example": options.example}
+    generates = any(slot.path == "engine.name" for slot in options.selectors)
+    words["engines"] = " and one engine" if generates else ""
     lines = _usage(options.usage or _USAGE.format(**words), width)
     if trouble:
         wide = [textwrap.wrap(f"note: {text}", width, subsequent_indent="  ") for text in trouble]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -59,6 +60,15 @@ class IsolationOptions(Config):
         description="seconds for each answer of a worker or server; a worker that cannot be interrupted after that "
         "is killed",
     )
+
+    def without_effect(self) -> Mapping[str, str]:
+        """Options of workers and servers where there are none, and the number of workers of servers."""
+        if self.isolation == "none":
+            names = ("workers", "token_file", "restarts", "start_timeout_s", "step_timeout_s")
+            return dict.fromkeys(names, "the environment is in the run's process. Set isolation.")
+        idle = () if self.isolation == "venv" or self.isolation == "process" else ("workers",)
+        files = () if self.isolation == "remote" else ("token_file",)
+        return dict.fromkeys((*idle, *files), f"isolation is {self.isolation}. Leave it out.")
 
     @model_validator(mode="after")
     def _needs_its_place(self) -> Self:

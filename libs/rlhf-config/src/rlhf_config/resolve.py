@@ -14,6 +14,7 @@ from rlhf_core.errors import PluginError
 from rlhf_core.hookspecs import COMPONENT_HOOKS
 from rlhf_core.plugins import Plugins
 
+from .checks.effects import components_without_effect, refuse_typed
 from .layers import Layer, Words, insert, leaves, lookup, merge
 from .option_tree import OptionTree
 from .presets import with_preset
@@ -78,6 +79,7 @@ def resolve_options(
     run = run.settled()
     frozen = {path: tuple(chosen) for path, chosen in selections.items()}
     options.check(run, frozen, labels, plugins)
+    refuse_typed(components_without_effect(frozen), labels)
     return ResolvedOptions(
         run=run,
         selections=frozen,

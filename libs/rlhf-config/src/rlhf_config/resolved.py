@@ -60,6 +60,13 @@ class RewardOptions(Config):
         "the usual ones (docs/security.md); needs isolate",
     )
 
+    def without_effect(self) -> Mapping[str, str]:
+        """The score of errors that are not scored, and the start of a process that there is not."""
+        idle = {} if self.isolate else {"start_timeout_s": "isolate is false. Leave it out."}
+        if self.on_error != "value":
+            idle["error_value"] = "errors are not scored. Set on_error value."
+        return idle
+
     @model_validator(mode="after")
     def _names_variables_of_a_process(self) -> Self:
         if self.pass_env and not self.isolate:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.errors import ConfigError, DataError
 from rlhf_core.outside.json_reader import read_object
 
-from .chat.renderer import TokenizerRenderer
+from .chat.renderer import RenderOptions, TokenizerRenderer
 from .hub import reach_hub
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from rlhf_config.common import ModelConfig
 
 _CLASS, _OLDER_CLASS = "TokenizersBackend", "PreTrainedTokenizerFast"
 _TOKENS, _OLDER_TOKENS = "extra_special_tokens", "additional_special_tokens"
@@ -73,6 +75,20 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     if isinstance(named := values.get(_NAMED), dict) and _TOKENS not in values:
         values[_TOKENS] = named
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def local_tokenizer(model: ModelConfig, data: RenderOptions) -> PreTrainedTokenizerBase | None:
+    """Return the tokenizer of a run if its folder is on this machine, and None otherwise.
+
+    Raises:
+        ConfigError: it cannot be read.
+        DataError: its chat template does not read a variable of the run.
+    """
+    path, trusted = model.tokenizer or model.path, model.trust_remote_code
+    if not (os.path.isdir(path) and os.path.isdir(model.path)):
+        return None
+    tokenizer = load_tokenizer(path, trust_remote_code=trusted)
+    return TokenizerRenderer.by(data, tokenizer).tokenizer
 
 
 def eos_token_ids(

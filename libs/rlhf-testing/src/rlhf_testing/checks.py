@@ -116,11 +116,15 @@ def _check_answers(config: Config, name: str) -> None:
         f"{name}: columns_needed() is {columns!r}; expected a mapping of columns to the options that name them"
     )
     named = {option for option in columns.values() if option is not None}
-    unknown = sorted(named - fields.keys())
-    assert not unknown, (
-        f"{name}: columns_needed() names the options {', '.join(unknown)}; expected some of its own, "
-        f"{', '.join(fields)}, without a section, or None"
-    )
+    for method, options in (
+        ("columns_needed", named),
+        ("without_effect", set(config.without_effect())),
+    ):
+        unknown = sorted(options - fields.keys())
+        assert not unknown, (
+            f"{name}: {method}() names the options {', '.join(unknown)}; expected some of its own, "
+            f"{', '.join(fields)}, without a section, or None"
+        )
 
 
 def _environment() -> dict[str, str]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core import Component, hookimpl
-from rlhf_core.capabilities import EXECUTOR_READS_FRAMES, EXECUTOR_SEES, SEVERAL_TURNS
+from rlhf_core.capabilities import (
+    ENDLESS_TASKS,
+    EXECUTOR_READS_FRAMES,
+    EXECUTOR_SEES,
+    SEVERAL_TURNS,
+)
 from rlhf_core.contracts.external import ExternalConfig
 
 from .config import EchoAfterHintConfig, EchoDigitsConfig, MultiTurnConfig
@@ -40,12 +45,14 @@ def rlhf_environments() -> list[Component[Any]]:
             factory="rlhf_plugin_agents.echo_after_hint:EchoAfterHint",
             config=EchoAfterHintConfig,
             summary="toy: a digit is shown after the first turn and has to be written in the second",
+            provides=frozenset({ENDLESS_TASKS}),
         ),
         Component(
             name="echo_digits",
             factory="rlhf_plugin_agents.echo_digits:EchoDigits",
             config=EchoDigitsConfig,
             summary="toy: in each turn a digit has to be echoed; its reward comes with the turn or at the end",
+            provides=frozenset({ENDLESS_TASKS}),
         ),
         Component(
             name="external",

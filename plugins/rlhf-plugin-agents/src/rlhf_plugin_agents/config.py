@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -70,6 +71,11 @@ class MultiTurnConfig(Config):
         le=1e6,
         description="number that on_error = value adds to the reward of the last turn before the failure",
     )
+
+    def without_effect(self) -> Mapping[str, str]:
+        if self.on_error == "value":
+            return {}
+        return {"error_reward": f"on_error is {self.on_error}. Set on_error value."}
 
     @model_validator(mode="after")
     def _older_images_have_a_window(self) -> Self:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from rlhf_core.capabilities import UNSHARED_STATE, WHOLE_PARAMETERS
 from rlhf_core.typed_table import TypedTable
 from rlhf_torch.options import ComputeOptions
 
@@ -125,6 +126,16 @@ class DeepSpeedConfig(ComputeOptions):
         description="any other part of DeepSpeed's JSON configuration, such as "
         "{zero_optimization = {stage3_prefetch_bucket_size = 1000000}}",
     )
+
+    def excluded_by_options(self) -> frozenset[str]:
+        """Return what compute and optimizers must not be, with the state that ranks share and the matrices they do."""
+        shared = {UNSHARED_STATE} if self.zero_stage else set[str]()
+        sharded = {WHOLE_PARAMETERS} if self.tensor_parallel > 1 else set[str]()
+        return super().excluded_by_options() | shared | sharded
+
+    def without_effect(self) -> Mapping[str, str]:
+        names = ("reduce_bucket_size", "contiguous_gradients") if self.zero_stage == 0 else ()
+        return dict.fromkeys(names, "zero_stage is 0. Set zero_stage 1, 2 or 3.")
 
     @field_validator("args")
     @classmethod

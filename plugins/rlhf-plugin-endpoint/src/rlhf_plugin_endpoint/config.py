@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -105,6 +106,11 @@ class EndpointConfig(Config):
         600.0, gt=0.0, description="seconds for the engine to answer one request"
     )
     episode_timeout_s: float = Field(1800.0, gt=0.0, description="seconds for one episode")
+
+    def without_effect(self) -> Mapping[str, str]:
+        if self.on_error == "value":
+            return {}
+        return {"error_reward": f"on_error is {self.on_error}. Set on_error value."}
 
     @model_validator(mode="after")
     def _command_where_named(self) -> EndpointConfig:

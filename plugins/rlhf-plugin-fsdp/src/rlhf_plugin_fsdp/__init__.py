@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core import Component, hookimpl
-from rlhf_core.capabilities import BACKEND_SEES, REPLAYS_ROUTES, SEVERAL_RANKS, UNDOES_UPDATES
+from rlhf_core.capabilities import (
+    BACKEND_SEES,
+    REPLAYS_ROUTES,
+    SEVERAL_RANKS,
+    UNDOES_UPDATES,
+    UNSHARED_STATE,
+)
 
 from .config import FsdpConfig
 
@@ -20,5 +26,6 @@ def rlhf_train_backends() -> list[Component[Any]]:
             factory="rlhf_plugin_fsdp.backend:FsdpBackend",
             summary="trains on any number of ranks; torch shards weights, gradients and optimizer among them",
             provides=frozenset({SEVERAL_RANKS, BACKEND_SEES, REPLAYS_ROUTES, UNDOES_UPDATES}),
+            conflicts=frozenset({UNSHARED_STATE}),
         )
     ]

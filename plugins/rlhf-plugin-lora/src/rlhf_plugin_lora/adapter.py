@@ -192,15 +192,17 @@ class PeftAdapter:
         if not self._options.dropout:
             yield
             return
-        layers = [layer.lora_dropout for layer in held.lora_layers(model).values()]
+        layers = held.lora_layers(model).values()
+        # DoRA's layers ask themselves whether they train, not their dropout; the base below them stays as it is.
+        parts = [part for layer in layers for part in (layer, *layer.lora_dropout.modules())]
         with seeded(model, seed):
-            for layer in layers:
-                layer.train()
+            for part in parts:
+                part.training = True
             try:
                 yield
             finally:
-                for layer in layers:
-                    layer.eval()
+                for part in parts:
+                    part.training = False
 
     def factors(self, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         """Yield the factors, with the scaling in B.

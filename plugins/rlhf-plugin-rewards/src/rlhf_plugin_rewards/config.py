@@ -96,6 +96,9 @@ class ExactMatchConfig(Config):
         1.0, gt=0.0, le=60.0, description="seconds for applying extract to one response"
     )
 
+    def without_effect(self) -> Mapping[str, str]:
+        return {} if self.extract else {"match_timeout_s": "nothing is matched. Set extract."}
+
     def columns_needed(self) -> Mapping[str, str | None]:
         """The column of the answer."""
         return {self.label_key: "label_key"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field, field_validator
 
 from rlhf_core import Config
@@ -33,6 +35,10 @@ class ToolsConfig(Config):
     sandboxed_python: bool = Field(False, description="offer a sandboxed Python as a tool")
     limits: ToolLimits = Field(default_factory=ToolLimits)
     sandbox: SandboxLimits = Field(default_factory=SandboxLimits)
+
+    def without_effect(self) -> Mapping[str, str]:
+        names = () if self.mcp else ("mcp_per_episode", "mcp_timeout_s")
+        return dict.fromkeys(names, "there is no MCP server. Set mcp too.")
 
     @field_validator("functions")
     @classmethod

@@ -85,7 +85,10 @@ NO_EFFECT = {
     ),
     "best mode of no evaluation": (["--checkpoint.best_mode", "min"], "nothing to evaluate on"),
     "end of a schedule": (["--actor.min_lr_ratio", "0.5"], "the learning rate is constant"),
-    "error value": (["--reward.pattern.error_value", "1"], "Set --reward.pattern.on_error value"),
+    "error value": (
+        ["--reward.pattern.error_value", "1"],
+        "errors are not scored. Set on_error value",
+    ),
     "refills without filters": (["--rollout.max_refills", "2"], "Add --rollout.filters"),
     "mismatch of older samples": (
         ["--rollout.max_staleness", "1", "--rollout.max_mismatch", "0.1"],
@@ -196,6 +199,19 @@ def test_the_message_names_the_option_as_it_was_typed_and_what_to_do(resolved):
     assert str(caught.value) == (
         "--rollout.max_refills would change nothing: no filter drops what could be replaced. "
         "Add --rollout.filters NAME."
+    )
+
+
+def test_an_option_that_its_component_says_is_idle_is_refused_where_it_was_typed(resolved):
+    flags = ("--estimator", "discounted", "--algo.advantage.discounted.gamma", "0")
+    waiting = Layer.of({"algo": {"advantage": {"discounted": {"lambda_": 0.5}}}}, "run.toml")
+
+    resolved(*flags, files=[waiting])
+    with pytest.raises(ConfigError, check=has_code("config/no-effect")) as caught:
+        resolved(*flags, "--algo.advantage.discounted.lambda_", "0.5")
+
+    assert str(caught.value) == (
+        "--algo.advantage.discounted.lambda_ would change nothing: gamma is 0. Set it above 0."
     )
 
 

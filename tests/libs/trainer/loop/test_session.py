@@ -66,6 +66,16 @@ def test_steps_are_those_asked_for_or_as_many_as_the_epochs_take(
         assert total_steps_of(resolved, range(num_tasks)) == expected
 
 
+def test_a_critic_that_warms_up_for_all_steps_of_the_epochs_is_refused(opened):
+    """The policy would rest in each of them. How many they are is known when the rows were counted."""
+    train = {"steps": None, "epochs": 1}
+    alone = {"train": train, "algo": {"advantage": {"estimator": "gae"}}}
+
+    steps = opened(lambda session: session.total_steps, alone)
+    with pytest.raises(ConfigError, check=has_code("config/policy-never-trained")):
+        opened(lambda session: None, {**alone, "critic": {"warmup_steps": steps}})
+
+
 def test_a_set_that_cannot_be_opened_is_reported_before_a_tokenizer_is_read(opened, monkeypatch):
     monkeypatch.setattr(session, "load_tokenizer", lambda *_, **__: pytest.fail("it is read"))
     changes = {"eval": {"data": ["rows.jsonl", "absent.jsonl"]}}

@@ -54,6 +54,20 @@ def written(run, workspace, tmp_path):
     return run("grpo.yaml", "--from", "trl", "--processes", "4")
 
 
+def test_a_penalty_of_length_is_left_out_where_each_reward_is_normalized_by_itself(grpo):
+    text = "reward_funcs: [accuracy_reward, get_soft_overlong_punishment]\n"
+
+    summed, _ = grpo(text)
+    apart, rows = grpo(f"{text}multi_objective_aggregation: normalize_then_sum\n")
+
+    assert summed["reward.shapers"] == ["overlong"]
+    assert apart["algo.advantage.estimator"] == "gdpo"
+    assert not [path for path in apart if path.startswith(("reward.shapers", "reward.overlong"))]
+    (row,) = (row for what, row in rows.items() if what.startswith("reward_funcs"))
+    assert row.status is Status.MISSING
+    assert "gdpo does not read what shapers change" in row.text
+
+
 def test_the_smoothing_of_supervised_losses_which_trl_does_not_read_here_is_dropped(grpo):
     """TRL's trainers for GRPO compute their loss without the label smoother of Transformers."""
     plain, _ = grpo("beta: 0.1")

@@ -94,6 +94,24 @@ def test_the_file_is_written_beside_the_configuration(run, workspace, tmp_path):
     assert "solution_strs=[given[1]]" in text
 
 
+@pytest.mark.parametrize("estimator", ["gdpo", "remax"])
+def test_a_penalty_of_length_is_left_out_where_the_estimator_reads_no_sum(
+    run, workspace, tmp_path, estimator
+):
+    """With it the configuration would be refused."""
+    (tmp_path / "s.sh").write_text(
+        f"python3 -m verl.trainer.main_ppo algorithm.adv_estimator={estimator} actor_rollout_ref.rollout.n=4 "
+        f"actor_rollout_ref.model.path={workspace['MODEL']} data.train_files=rows.jsonl "
+        "reward.reward_manager.name=dapo reward.reward_kwargs.overlong_buffer_cfg.enable=True "
+        "reward.reward_kwargs.overlong_buffer_cfg.len=16 reward.reward_kwargs.max_resp_len=64\n"
+    )
+    migrated = run("s.sh")
+
+    assert migrated.code == 0, migrated.report
+    assert migrated.config["reward"] == {"use": ["math"], "math": migrated.config["reward"]["math"]}
+    assert f"{estimator} does not read what shapers change" in migrated.report
+
+
 def png(shade):
     made = io.BytesIO()
     Image.new("RGB", (28, 28), (shade, 0, 0)).save(made, "PNG")

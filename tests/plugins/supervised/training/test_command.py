@@ -105,3 +105,10 @@ def test_a_pass_holds_the_longest_row_unless_its_size_is_given(resolved, name):
         check=has_code("config/pass-too-small"),
     ):
         size(20_000, max_tokens_per_micro_batch=16_384)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_without_an_engine_names_none(name, capsys):
+    assert COMMANDS[name](["--help"]) == 0
+
+    assert "engine" not in capsys.readouterr().out

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rlhf_core.capabilities import ENDS_AT_FLOOR, SEVERAL_TURNS, UNDOES_UPDATES
+from rlhf_core.capabilities import ENDS_AT_FLOOR, OWN_ORDER, SEVERAL_TURNS, UNDOES_UPDATES
 from rlhf_core.errors import ConfigError
 from rlhf_core.storage.run_folder import RESTART
 
@@ -44,6 +44,16 @@ def refuse_typed(without_effect: Iterable[tuple[str, str]], labels: Labels) -> N
             raise ConfigError(
                 f"{labels(path)} would change nothing: {reason}", code="config/no-effect"
             )
+
+
+def components_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
+    """Yield each option of a component that the component's other options switch off, and the reason."""
+    for chosen in selections.values():
+        for selection in chosen:
+            shared = (selection.reward, selection.term, selection.environment)
+            for options in (selection.options, *filter(None, shared)):
+                for name, reason in options.without_effect().items():
+                    yield f"{selection.section}.{name}", reason
 
 
 def shared_without_effect(run: RunOptions, selections: Selections) -> Iterator[tuple[str, str]]:
@@ -152,12 +162,22 @@ def _without_effect(
                 f"data.{name}",
                 "rows of --data.source come in their order, and each has to be good.",
             )
+    for sampler in selections["data.sampler"]:
+        # In a mix, the order also says which prompts of each set an epoch has.
+        is_mix = run.data.probabilities or len(run.env.use) > 1
+        if OWN_ORDER in sampler.registered.component.provides and not is_mix:
+            yield (
+                "data.shuffle",
+                f"--data.sampler {sampler.name} draws in an order of its own. Leave one of the two out.",
+            )
     if not (run.data.train or run.eval.data or run.data.source):
         yield "data.form", "there are no sets whose rows have a form. Leave it out."
+    if len(run.env.use) == 1:
+        (environment,) = selections["env.use"]
+        yield f"{environment.section}.share", "it is the only environment. Leave it out."
     yield from _rollouts_without_effect(run, selections, labels)
     yield from images_without_effect(selections, run.actor)
     yield from _drawn_images_without_effect(selections)
-    yield from error_values_without_effect(selections)
 
 
 def _rollouts_without_effect(
@@ -167,6 +187,11 @@ def _rollouts_without_effect(
         yield (
             "rollout.in_flight_updates",
             "nothing is in flight when weights change. Set --rollout.max_staleness 1 or more.",
+        )
+    if run.rollout.concurrency == 1:
+        yield (
+            "rollout.oversampling",
+            "with --rollout.concurrency 1 prompts end in the order in which they begin. Let more run at once.",
         )
     if not selections["rollout.filters"]:
         yield (
@@ -219,16 +244,6 @@ def _drawn_images_without_effect(selections: Selections) -> Iterator[tuple[str, 
             name,
             f"--executor {executor.name} has one turn, so nothing draws images. Choose --executor multi_turn.",
         )
-
-
-def error_values_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
-    """Yield the ``error_value`` of each reward whose errors are not scored, and the reason."""
-    for selection in selections["reward.use"]:
-        if selection.reward is not None and selection.reward.on_error != "value":
-            yield (
-                f"{selection.section}.error_value",
-                f"errors are not scored. Set --{selection.section}.on_error value.",
-            )
 
 
 def _losses_without_effect(run: RunConfig, needed: frozenset[str]) -> Iterator[tuple[str, str]]:

@@ -9,10 +9,12 @@ from typing import Literal, get_args
 from rlhf_core import capabilities
 from rlhf_core.capabilities import (
     BFLOAT16_WEIGHTS,
+    ENDLESS_TASKS,
     EXPERT_ROUTES,
     FIX,
     OFF_POLICY,
     REPLAYS_ROUTES,
+    RETURNING_PROMPTS,
     SEEING,
     SERVES_ADAPTERS,
     SERVES_FOUR_BITS,
@@ -58,6 +60,7 @@ def features_of(run: RunConfig, selections: Selections) -> frozenset[str]:
         "entropy_bonus": has_entropy_bonus(run),
         "rollout_as_old": old_logprobs_from(run, selections) == "rollout",
         STALE_ROLLOUTS: run.rollout.max_staleness > 0,
+        RETURNING_PROMPTS: prompts_return(run, selections),
         "supervised_data": bool(run.supervised.data),
         "teacher": run.algo.teacher.path is not None,
         "images": bool(selections["model.vision"]),
@@ -65,6 +68,14 @@ def features_of(run: RunConfig, selections: Selections) -> frozenset[str]:
         BFLOAT16_WEIGHTS: run.model.dtype == "bfloat16",
     }
     return frozenset(name for name, present in found.items() if present)
+
+
+def prompts_return(run: RunConfig, selections: Selections) -> bool:
+    """Return whether prompts come again, as far as what was chosen says it: an environment's code may know better."""
+    if run.data.train or run.data.source is not None:
+        return bool(run.data.train)
+    endless = (ENDLESS_TASKS in one.registered.component.provides for one in selections["env.use"])
+    return run.data.max_samples is not None or not any(endless)
 
 
 def old_logprobs_from(
@@ -173,7 +184,8 @@ def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
     if not run.algo.kl.coef:
         selections = {path: found for path, found in selections.items() if path != _KL}
     chosen = _chosen(without_idle_critic(selections, labels), labels)
-    capabilities.check(chosen, features_of(run, selections), run.rollout.n_samples_per_prompt)
+    rollout, features = run.rollout, features_of(run, selections)
+    capabilities.check(chosen, features, rollout.n_samples_per_prompt, rollout.max_staleness)
     if run.algo.correction.replay_routes:
         check_routes(selections, labels)
 
@@ -194,13 +206,14 @@ def check_routes(selections: Selections, labels: Labels) -> None:
 
 
 def check_dtypes(model: ModelConfig, selections: Selections, labels: Labels) -> None:
-    """Refuse components that exclude the dtype of the parameters, in a command without other capabilities.
+    """Refuse components that exclude each other, or the parameters' dtype, in a command without other capabilities.
 
     Raises:
         CapabilityError: names the component, and what to change.
     """
     brought = frozenset({BFLOAT16_WEIGHTS} if model.dtype == "bfloat16" else ())
-    capabilities.check_excluded(_chosen(selections, labels), brought)
+    chosen = _chosen(selections, labels)
+    capabilities.check_excluded(chosen, brought.union(*(one.provides for one in chosen)))
 
 
 def _chosen(selections: Selections, labels: Labels) -> list[Chosen]:

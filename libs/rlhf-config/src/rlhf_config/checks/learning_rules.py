@@ -12,7 +12,7 @@ from rlhf_core.plugins import Plugins
 from ..problems import Labels, flag
 from ..resolved import Selections
 from ..run import RunConfig
-from .features import is_off_policy, renormalizes, updates_per_batch, weighs_samples
+from .features import is_off_policy, needs, renormalizes, updates_per_batch, weighs_samples
 
 
 def learning_rules(
@@ -21,11 +21,24 @@ def learning_rules(
     """Yield the contradictions among the options of a step, from its samples to its updates."""
     yield from _sampling_rules(run, labels)
     yield from _training_rules(run, labels)
+    if run.train.steps is not None and "values" in needs(selections, labels):
+        yield from resting_policy(run, run.train.steps)
     yield from _old_logprobs_rules(run, selections, labels)
     yield from _staleness_rules(run, selections, labels)
     yield from _kl_rules(run, selections, labels, plugins)
     yield from _teacher_rules(run, selections, labels)
     yield from _term_rules(selections, labels)
+
+
+def resting_policy(run: RunConfig, steps: int) -> Iterator[ConfigError]:
+    """Yield the problem of a run with a critic whose policy rests in all of its steps."""
+    warmup = run.critic.warmup_steps
+    if warmup >= steps:
+        yield ConfigError(
+            f"critic.warmup_steps is {warmup}, but the run has {steps} steps, and the policy learns in those after the "
+            f"critic's. Set --critic.warmup_steps {steps - 1} or less, or let the run have more steps.",
+            code="config/policy-never-trained",
+        )
 
 
 def _sampling_rules(run: RunConfig, labels: Labels) -> Iterator[ConfigError]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rlhf_config.checks.eval_names import best_metric_problems
 from rlhf_config.checks.features import environment_shares, spare_prompts
+from rlhf_config.checks.learning_rules import resting_policy
 from rlhf_config.resolved import Resolved
 from rlhf_config.run import RunConfig
 from rlhf_core.batch.vocabulary import Vocabulary
@@ -243,7 +244,7 @@ def total_steps_of(resolved: Resolved, tasks: Tasks) -> int:
     """Return the number of steps of the whole run: as configured, or as many as the epochs take.
 
     Raises:
-        ConfigError: neither is known, since an environment's tasks have no end.
+        ConfigError: neither is known, since an environment's tasks have no end; or a critic warms up in all of them.
     """
     run = resolved.run
     if run.train.steps is not None:
@@ -254,7 +255,10 @@ def total_steps_of(resolved: Resolved, tasks: Tasks) -> int:
             "count. Set --steps 100, or --data.max_samples to say how many tasks make an epoch.",
             code="config/steps-missing",
         )
-    return -(-run.train.epochs * len(tasks) // run.rollout.batch_size)
+    steps = -(-run.train.epochs * len(tasks) // run.rollout.batch_size)
+    for problem in resting_policy(run, steps) if demands_of(resolved).critic else ():
+        raise problem
+    return steps
 
 
 async def _start_rewards(resolved: Resolved, stack: AsyncExitStack) -> ScoreRequests | None:

@@ -11,6 +11,7 @@ Source: Feng et al. 2025 (GiGPO), arXiv:2505.10978.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -45,6 +46,10 @@ class GigpoConfig(Config):
     eps: float = Field(
         1e-4, ge=1e-6, le=1.0, description="added to the standard deviation, in units of the reward"
     )
+
+    def without_effect(self) -> Mapping[str, str]:
+        idle = {"gamma": "step_weight is 0. Set it above 0."} if self.step_weight == 0 else {}
+        return idle | ({"eps": "norm is none. Set norm std."} if self.norm == "none" else {})
 
 
 def discounted_by_turn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -50,6 +51,13 @@ class GrpoPasskConfig(Config):
             if self.advantage == "analytic" and self.k > 2
             else frozenset()
         )
+
+    def without_effect(self) -> Mapping[str, str]:
+        """The options of the other advantage, and the eps of what no deviation divides."""
+        if self.advantage == "analytic":
+            return dict.fromkeys(("std", "eps"), "advantage is analytic. Set advantage margin.")
+        idle = dict.fromkeys(("k", "correct_above"), "advantage is margin. Set advantage analytic.")
+        return idle | ({"eps": "std is none. Set std sample."} if self.std == "none" else {})
 
 
 def best_margin_advantages(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -23,6 +24,9 @@ class RaftConfig(Config):
 
     def needed_by_options(self) -> frozenset[str]:
         return frozenset({"group>=2"}) if self.keep == "best" else frozenset()
+
+    def without_effect(self) -> Mapping[str, str]:
+        return {"threshold": "keep is best. Set keep rewarded."} if self.keep == "best" else {}
 
 
 def best_of_group(

@@ -13,8 +13,13 @@ class DropStaleConfig(Config):
         4,
         ge=0,
         le=1_000_000,
-        description="largest number of versions by which the weights that sampled a token may be behind",
+        description="largest number of versions by which the weights that sampled a token may be behind; less than "
+        "rollout.max_staleness, beyond which there are none",
     )
+
+    def needed_by_options(self) -> frozenset[str]:
+        """Samples that are dropped."""
+        return frozenset({f"staleness>={self.limit + 1}"})
 
 
 class DropStale:

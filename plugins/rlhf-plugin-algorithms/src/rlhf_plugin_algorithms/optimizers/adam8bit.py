@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from rlhf_core import Component, ConfigError, MissingDependency
+from rlhf_core.capabilities import UNSHARED_STATE, WHOLE_PARAMETERS
 from rlhf_core.contracts import ParameterGroup
 from rlhf_core.lazy import torch
 
@@ -87,5 +88,6 @@ COMPONENT = Component(
     factory=Adam8bit,
     config=Adam8bitConfig,
     summary="AdamW with 8-bit state, from bitsandbytes",
+    provides=frozenset({UNSHARED_STATE, WHOLE_PARAMETERS}),
     extra="bnb",
 )

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config, ConfigError
+from rlhf_core.capabilities import WHOLE_PARAMETERS
 from rlhf_core.contracts import ParameterGroup
 from rlhf_core.lazy import torch
 
@@ -166,4 +167,5 @@ COMPONENT = Component(
     factory=Muon,
     config=MuonConfig,
     summary="orthogonalized momentum for hidden matrices, AdamW for everything else",
+    provides=frozenset({WHOLE_PARAMETERS}),
 )

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from rlhf_core import Component, Config, ConfigError, DataError
+from rlhf_core.capabilities import RETURNING_PROMPTS
 from rlhf_core.contracts import DrawRequest, PromptResult, PromptSet, value_at
 from rlhf_core.lazy import NDArray, np
 
@@ -102,4 +103,5 @@ COMPONENT = Component(
     factory=ByColumn,
     config=ByColumnConfig,
     summary="prompts in the order of a column's numbers, such as from easy to hard",
+    needs=frozenset({RETURNING_PROMPTS}),
 )

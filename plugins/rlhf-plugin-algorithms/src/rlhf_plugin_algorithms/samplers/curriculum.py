@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config, ConfigError
+from rlhf_core.capabilities import OWN_ORDER, RETURNING_PROMPTS
 from rlhf_core.contracts import DrawRequest, PromptResult, PromptSet
 from rlhf_core.lazy import NDArray, np
 
@@ -44,6 +45,10 @@ class CurriculumConfig(Config):
         description="weight of a prompt's earlier pass rate when a new one comes; 0: only the last draw counts",
     )
     pass_threshold: float = Field(1.0, description="a sample passes if its reward is at least this")
+
+    def without_effect(self) -> Mapping[str, str]:
+        names = ("low", "high", "memory", "pass_threshold") if self.uniform == 1 else ()
+        return dict.fromkeys(names, "uniform is 1, so no pass rate counts. Set uniform below 1.")
 
     @model_validator(mode="after")
     def _ordered(self) -> CurriculumConfig:
@@ -137,4 +142,6 @@ COMPONENT = Component(
     factory=Curriculum,
     config=CurriculumConfig,
     summary="draws prompts more often that are solved only some of the time",
+    needs=frozenset({RETURNING_PROMPTS}),
+    provides=frozenset({OWN_ORDER}),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -44,6 +45,15 @@ class LengthBonusConfig(Config):
     def needed_by_options(self) -> frozenset[str]:
         """A comparison of lengths needs at least two samples."""
         return frozenset({"group>=2"}) if self.mode == "group" else frozenset()
+
+    def without_effect(self) -> Mapping[str, str]:
+        """The size of the other bonus, and the bound of a mode in which no sample is asked whether it is correct."""
+        if self.mode == "group":
+            return {"per_token": "mode is group. Set mode token."}
+        idle = {"weight": "mode is token. Set mode group, or per_token."}
+        if not self.only_correct:
+            idle["correct_above"] = "mode is token. Set only_correct too."
+        return idle
 
 
 def group_length_bonus(

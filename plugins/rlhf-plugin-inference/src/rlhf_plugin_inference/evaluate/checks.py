@@ -11,7 +11,6 @@ from rlhf_config import (
     Labels,
     NamedPaths,
     Selections,
-    error_values_without_effect,
     folder_problem,
     refuse_typed,
 )
@@ -218,7 +217,6 @@ def _without_effect(run: EvalOptions, selections: Selections) -> Iterator[tuple[
     if not is_peft_folder(run.model.path):
         yield from adapter_without_effect(run.model)
     yield from images_without_effect(run.model)
-    yield from error_values_without_effect(selections)
 
 
 def outputs(run: EvalOptions, labels: Labels) -> Iterator[str]:

@@ -20,7 +20,6 @@ from rlhf_config import (
     Selections,
     Selector,
     blind_rewards,
-    error_values_without_effect,
     folder_problem,
     refuse_typed,
 )
@@ -180,7 +179,6 @@ def _without_effect(run: GenerateOptions, selections: Selections) -> Iterator[tu
             yield f"rollout.{name}", "at temperature 0 nothing is drawn. Leave that option out."
     yield from adapter_without_effect(run.model)
     yield from images_without_effect(run.model)
-    yield from error_values_without_effect(selections)
 
 
 def _outputs(run: GenerateOptions, labels: Labels) -> Iterator[str]:

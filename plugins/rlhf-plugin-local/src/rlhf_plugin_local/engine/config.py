@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from rlhf_core import Config
-from rlhf_core.capabilities import STALE_ROLLOUTS
+from rlhf_core.capabilities import (
+    SERVES_ADAPTERS,
+    SERVES_FOUR_BITS,
+    SHARES_WEIGHTS,
+    STALE_ROLLOUTS,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +77,20 @@ class EmbeddedEngineConfig(Config):
     def needed_by_options(self) -> frozenset[str]:
         """Return the need of a run that generates ahead, where the engine is to do so beside training."""
         return frozenset({STALE_ROLLOUTS}) if self.overlap == "always" else frozenset()
+
+    def excluded_by_options(self) -> frozenset[str]:
+        """Return what only the trainer's own model can serve, where this engine keeps a copy."""
+        own = frozenset({SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS})
+        return own if self.weights == "copy" else frozenset()
+
+    def without_effect(self) -> Mapping[str, str]:
+        """The options of the other way to decode."""
+        if self.decode == "resident":
+            return {"block": "decode is resident. Set decode stepwise."}
+        if self.decode == "stepwise":
+            names = ("kv_cache_gib", "compile")
+            return dict.fromkeys(names, "decode is stepwise. Set decode resident.")
+        return {}
 
     def is_resident(self, device: torch.device) -> bool:
         """Return whether sequences stay on ``device`` between tokens."""

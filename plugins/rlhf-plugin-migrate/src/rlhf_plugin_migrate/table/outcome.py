@@ -11,6 +11,10 @@ from .entries import Missing, Nothing, Rule, To
 from .kinds import Value
 from .source import SourceOptions, Written
 
+_WITHOUT_SHAPERS = ("gdpo", "remax")
+"""Estimators that are refused with reward shapers."""
+_SHAPING = ("reward.shapers", "reward.overlong.")
+
 
 class Status(IntEnum):
     """Fate of an option as it was written; of several, the largest counts."""
@@ -76,6 +80,19 @@ class Outcome:
             others: further options of the other framework that it comes from.
         """
         self.set(path, self.source.value(name), name, *others, comment=comment)
+
+    def without_shapers(self) -> None:
+        """Take out the penalty of length where the estimator is refused with reward shapers, and note it as missing."""
+        estimator = self.settings["algo.advantage.estimator"].value
+        if estimator not in _WITHOUT_SHAPERS:
+            return
+        paths = [path for path in self.settings if path.startswith(_SHAPING)]
+        sources = {name for path in paths for name in self.settings.pop(path).sources}
+        self.missing(
+            sorted(sources),
+            f"{estimator} does not read what shapers change, so the penalty of length is left out: give it as a reward "
+            "of its own, or choose another estimator",
+        )
 
     def nothing(self, names: str | Iterable[str], why: str) -> None:
         """Note that an option, or each of several, needs no counterpart."""

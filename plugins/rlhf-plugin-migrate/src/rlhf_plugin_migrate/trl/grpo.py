@@ -36,4 +36,5 @@ def migrate(source: SourceOptions, processes: int, adapter: str) -> Outcome:
     grpo_algorithm.set_entropy(source, out)
     grpo_algorithm.set_correction(source, out)
     grpo_rewards.set_rewards(source, out, adapter)
+    out.without_shapers()
     return out

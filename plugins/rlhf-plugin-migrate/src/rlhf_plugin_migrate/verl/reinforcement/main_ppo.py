@@ -57,6 +57,7 @@ def migrate(source: SourceOptions, adapter: str) -> Outcome:
     ):
         rule(source, out)
     rewards.set_reward(source, out, adapter)
+    out.without_shapers()
     return out
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_config import ResolvedOptions
-from rlhf_core import ConfigError
 from rlhf_core.contracts import (
     ComponentRef,
     LossTerm,
@@ -19,9 +18,10 @@ from rlhf_core.contracts import (
     RoleSpec,
     TrainBatch,
 )
-from rlhf_data import check_rows, load_tokenizer, token_difference
+from rlhf_data import load_tokenizer
 from rlhf_trainer.runs import vision_spec
 
+from ..loaders import require_one_tokenizer
 from ..roles import TrainedModel
 from ..seen import ModelNumbers, Seen
 from ..sets import held_out_metrics
@@ -90,24 +90,11 @@ class TaughtRows(Examples):
 
 def _load(resolved: ResolvedOptions[Any]) -> TaughtRows:
     run: DistillOptions = resolved.run
-    _require_one_tokenizer(run)
+    model = run.model
+    trusted = model.trust_remote_code
+    student = load_tokenizer(model.tokenizer or model.path, trust_remote_code=trusted)
+    require_one_tokenizer(run, student)
     return TaughtRows(load_readings(resolved), run.eval.batch_size, top_k=run.teacher.top_k)
-
-
-def _require_one_tokenizer(run: DistillOptions) -> None:
-    """Refuse a teacher whose tokens mean something else."""
-    path, trusted = run.teacher.path, run.model.trust_remote_code
-    assert path is not None
-    student = load_tokenizer(run.model.tokenizer or run.model.path, trust_remote_code=trusted)
-    teacher = load_tokenizer(path, trust_remote_code=trusted, has_option=False)
-    if (difference := token_difference(student, teacher)) is not None:
-        raise ConfigError(
-            f"--teacher.path {path}: expected a teacher with the student's tokenizer, since its distribution is over "
-            f"tokens; {difference}. Choose a teacher of the same family.",
-            code="model/other-tokenizer",
-        )
-    resize = run.model.resize_embeddings
-    check_rows(student, path, "--teacher.path", resize=resize, trust_remote_code=trusted)
 
 
 def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
