@@ -322,13 +322,16 @@ def needs_of(chosen: Iterable[Chosen]) -> frozenset[str]:
 
 
 def check(
-    chosen: Sequence[Chosen], features: frozenset[str], samples: int, staleness: int = 0
+    chosen: Sequence[Chosen],
+    features: frozenset[str],
+    samples_per_prompt: int,
+    staleness: int = 0,
 ) -> None:
     """Refuse a run whose components cannot work together.
 
     Args:
         features: capabilities that the options bring, such as ``kl_in_reward`` or ``renormalized_sampling``.
-        samples: the size of a group.
+        samples_per_prompt: the size of a group.
         staleness: the run's ``rollout.max_staleness``.
 
     Raises:
@@ -339,7 +342,7 @@ def check(
     present = provided | needs_of(chosen) & SUPPLIED_BY_THE_LOOP.keys()
     for choice in chosen:
         for need in sorted(choice.needs):
-            _check_bound(choice, need, samples, staleness)
+            _check_bound(choice, need, samples_per_prompt, staleness)
             if need not in present and not _AT_LEAST.fullmatch(need):
                 raise _missing(choice, need, chosen)
     check_excluded(chosen, present)
