@@ -73,7 +73,7 @@ def write(
     ] = False,
 ) -> None:
     """Write a model's tokenizer with another chat template into a folder, for --model.tokenizer."""
-    from rlhf_data import TokenizerRenderer, load_tokenizer, save_tokenizer
+    from rlhf_data import TokenizerRenderer, load_tokenizer, read_template, save_tokenizer
     from rlhf_data.chat.probing import TOOLS, USER, facts_of
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -82,14 +82,7 @@ def write(
             code="output/not-empty",
         )
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code, has_option=False)
-    try:
-        tokenizer.chat_template = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{file}: expected a file with a Jinja template in UTF-8; reading it failed with "
-            f"{type(error).__name__}: {error!s:.200}",
-            code="template/unreadable",
-        ) from error
+    tokenizer.chat_template = read_template(str(file), "FILE")
     renderer = TokenizerRenderer(tokenizer)
     renderer.render([USER])  # raises what is wrong with the template before anything is written
     facts = facts_of(renderer, _stops(tokenizer, model, trust_remote_code), TOOLS)

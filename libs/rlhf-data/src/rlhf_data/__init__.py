@@ -41,6 +41,7 @@ from .tokenizer import end_of_turn as end_of_turn
 from .tokenizer import eos_token_ids as eos_token_ids
 from .tokenizer import load_tokenizer as load_tokenizer
 from .tokenizer import local_tokenizer as local_tokenizer
+from .tokenizer import read_template as read_template
 from .tokenizer import save_tokenizer as save_tokenizer
 from .vocabulary import check_rows as check_rows
 from .vocabulary import check_same_tokens as check_same_tokens

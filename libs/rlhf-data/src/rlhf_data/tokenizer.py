@@ -1,4 +1,5 @@
-"""Loading of a tokenizer, and the tokens that end a turn: those of its files, and that of its chat template."""
+"""Reading and writing of a tokenizer and its chat template, and the tokens that end a turn: those of its files, and
+that of its chat template."""
 
 from __future__ import annotations
 
@@ -53,6 +54,25 @@ def load_tokenizer(
             code="tokenizer/no-ordinary-tokens",
         )
     return tokenizer
+
+
+def read_template(file: str, named_by: str) -> str:
+    """Return the chat template that a file holds.
+
+    Args:
+        named_by: option or argument that names the file, for the message.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not UTF-8.
+    """
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{named_by} {file:.200}: expected a file with a Jinja template in UTF-8; reading it failed with "
+            f"{type(error).__name__}: {error!s:.200}",
+            code="template/unreadable",
+        ) from error
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

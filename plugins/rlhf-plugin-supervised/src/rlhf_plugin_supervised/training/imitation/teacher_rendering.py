@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from rlhf_data import (
     load_renderings,
     load_tokenizer,
     note_other_template,
+    read_template,
     vocabulary_of,
 )
 
@@ -99,7 +99,9 @@ def _teacher_rendering(run: DistillOptions, student: TokenizerRenderer) -> Other
             teacher.path, trust_remote_code=run.model.trust_remote_code, has_option=False
         )
         if teacher.chat_template != MODEL_TEMPLATE:
-            tokenizer.chat_template = _template_of(teacher.chat_template)
+            tokenizer.chat_template = read_template(
+                teacher.chat_template, "--teacher.chat_template"
+            )
         elif tokenizer.chat_template is None:
             raise ConfigError(
                 f"--teacher.chat_template {MODEL_TEMPLATE}: expected a teacher whose tokenizer has a chat template; "
@@ -110,17 +112,6 @@ def _teacher_rendering(run: DistillOptions, student: TokenizerRenderer) -> Other
     prompt = run.data.system_prompt if teacher.system_prompt is None else teacher.system_prompt
     options = " and ".join(f"--{name}" for name in teacher.rendering_options)
     return OtherRendering(renderer=renderer, system_prompt=prompt, options=options)
-
-
-def _template_of(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"--teacher.chat_template {file:.200}: expected a file with a Jinja template in UTF-8; reading it failed "
-            f"with {type(error).__name__}: {error!s:.200}",
-            code="template/unreadable",
-        ) from error
 
 
 def _ends(student: TokenizerRenderer, teacher: TokenizerRenderer) -> tuple[int, int] | None:
