@@ -361,9 +361,8 @@ def check_excluded(chosen: Sequence[Chosen], present: frozenset[str]) -> None:
         component = choice.registered.component
         for conflict in sorted(choice.conflicts & present):
             by = next((one for one in chosen if conflict in one.provides | one.needs), None)
-            cause = (
-                AVOIDED.get(conflict) or f"an option: {BROUGHT_BY_OPTIONS.get(conflict, conflict)}"
-            )
+            told = BROUGHT_BY_OPTIONS.get(conflict, conflict)
+            cause = AVOIDED.get(conflict) or f"an option: {told}"
             if by is not None:
                 cause = f"{by.flag} {by.registered.name}. Choose another {choice.flag}, or another {by.flag}"
             meaning = PROVIDED_BY_COMPONENTS.get(conflict)
