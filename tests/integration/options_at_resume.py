@@ -68,6 +68,7 @@ _FALLING = {"actor": {"lr_schedule": "cosine"}}
 SCENES = {
     "rollout.sample_padding": {"model": {"path": "padded"}},
     "algo.loss.old_logprobs": _KL_IN_LOSS,
+    "algo.loss.mask_truncated": {"rollout": {"max_new_tokens": 4}},
     "algo.kl.tail": _KL_IN_LOSS,
     "algo.kl.unbiased_gradient": _KL_IN_LOSS,
     "algo.teacher.path": _TEACHER,

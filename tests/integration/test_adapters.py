@@ -284,7 +284,7 @@ def test_the_loss_of_preferences_is_against_the_base(folder):
     ("words", "message"),
     [
         (["--actor.lora.target", "q_prog"], "the nearest are q_proj"),
-        (["--engine.embedded.weights", "copy"], "--engine embedded has it with other options"),
+        (["--engine.embedded.weights", "copy"], "embedded has it with other options"),
         (["--actor.lora.rank", "0"], "expected at least 1"),
         (["--actor.lora.serve", "sideways"], "'adapter' or 'merged'"),
     ],

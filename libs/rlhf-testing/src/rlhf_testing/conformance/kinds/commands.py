@@ -68,14 +68,14 @@ def check_unknown_options_are_refused(subject: Subject) -> None:
 def check_its_name_is_free(subject: Subject) -> None:
     """No command of ``rlhf`` itself, and of no other installed plugin, has the name: who comes second is left out."""
     assert subject.origin is not None
-    name, plugin = subject.origin.name.replace("_", "-"), subject.origin.plugin
+    name, own = subject.origin.name.replace("_", "-"), subject.origin.component
     assert name not in OWN_COMMANDS, (
         f"rlhf {name} is a command of rlhf itself, so this one cannot be called; give it another name"
     )
     others = [
         entry.label
         for entry in load().registries["rlhf_commands"]
-        if entry.name.replace("_", "-") == name and entry.plugin != plugin
+        if entry.name.replace("_", "-") == name and entry.component != own
     ]
     assert not others, f"rlhf {name} is the command of {others[0]} too; give it another name"
 
