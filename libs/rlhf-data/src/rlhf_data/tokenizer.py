@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,8 +92,16 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         values["tokenizer_class"] = _OLDER_CLASS
     if isinstance(values.get(_TOKENS), list) and _OLDER_TOKENS not in values:
         values[_OLDER_TOKENS] = values.pop(_TOKENS)
-    if isinstance(named := values.get(_NAMED), dict) and _TOKENS not in values:
-        values[_TOKENS] = named
+    _write(path, values)
+    named = None if "auto_map" in values else values.get(_NAMED)  # its own code is not run again
+    if isinstance(named, dict) and _TOKENS not in values:
+        _write(path, {**values, _TOKENS: named})
+        # Transformers 5.17 takes no other token for special then: a file that is read otherwise goes back.
+        if set(load_tokenizer(str(folder)).all_special_ids) != set(tokenizer.all_special_ids):
+            _write(path, values)
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import transformers
+from packaging.version import Version
 from tests.released_templates import released_tokenizer
 from transformers import (
     AutoConfig,
@@ -123,7 +125,8 @@ def test_a_token_with_a_name_of_its_own_is_found_by_version_4(tmp_path):
     copy_tokenizer(str(tmp_path / "own"), tmp_path / "out", trust_remote_code=False)
 
     values = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
-    assert values["extra_special_tokens"] == {"image_token": "<|im_start|>"}
+    if Version(transformers.__version__) >= Version("5.18"):  # before, other tokens were none then
+        assert values["extra_special_tokens"] == {"image_token": "<|im_start|>"}
     after = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert after.image_token == before.image_token
     assert after.all_special_tokens == before.all_special_tokens
