@@ -234,7 +234,13 @@ FILES = {
             told="Name a file with a template",
             mend=_write_template,
             then="distill --data.chat true --teacher.path bare --teacher.chat_template mine.jinja",
-        )
+        ),
+        FileCase(
+            words="distill --data.chat true --teacher.chat_template mine.jinja",
+            prepare=lambda: Path("mine.jinja").write_bytes(b"\xff\xfe"),
+            told="expected a file with a Jinja template",
+            mend=_write_template,
+        ),
     ],
     "rlhf_plugin_vlm/families/internvl.py:_limit": [
         FileCase(
@@ -287,14 +293,6 @@ FILES = {
             ),
             told="Choose a teacher of the same family",
             then="distill --teacher.path model",
-        )
-    ],
-    "rlhf_plugin_supervised/training/imitation/teacher_rendering.py:_template_of": [
-        FileCase(
-            words="distill --data.chat true --teacher.chat_template mine.jinja",
-            prepare=lambda: Path("mine.jinja").write_bytes(b"\xff\xfe"),
-            told="expected a file with a Jinja template",
-            mend=_write_template,
         )
     ],
     "rlhf_trainer/durable/plugin_record.py:report_changes": [
