@@ -97,7 +97,9 @@ def answering(listener, *answers):
             connection, _ = listener.accept()
             with connection:
                 connection.recv(65536)
-                connection.sendall(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n".encode())
+                # The client would send its next request on this connection, which ends here.
+                ends = "Connection: close\r\nContent-Length: 0\r\n\r\n"
+                connection.sendall(f"HTTP/1.1 {answer}\r\n{ends}".encode())
 
     thread = threading.Thread(target=serve)
     thread.start()
