@@ -166,6 +166,11 @@ class TrajectoryColumns:
         return _dense_index(self.uid[:, :3])
 
     @property
+    def episode_truncated(self) -> NDArray[np.bool_]:
+        """(B,) True at each sequence of an episode of which one was truncated."""
+        return np.isin(self.episode, self.episode[self.truncated])
+
+    @property
     def total_reward(self) -> NDArray[np.float32]:
         """(B,) episode reward plus turn rewards."""
         turns = np.zeros(len(self), dtype=np.float64)

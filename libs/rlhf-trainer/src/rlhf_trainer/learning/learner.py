@@ -34,7 +34,6 @@ from .minibatches import (
     prepare,
     step_data,
     totals_of,
-    truncated_episodes,
 )
 from .model_outputs import Columns, ModelOutputs, ask_models, has_logprobs
 from .parts import LearningParts
@@ -86,7 +85,7 @@ class BatchLearner:
             seed=run.seed,
             step=request.step,
             judged=request.judged,
-            left_out=truncated_episodes(batch) if run.algo.loss.mask_truncated else None,
+            left_out=batch.episode_truncated if run.algo.loss.mask_truncated else None,
         )
         trains_policy = not demands.critic or request.step > run.critic.warmup_steps
         imitated = supervised.batch_size if supervised is not None and trains_policy else 0

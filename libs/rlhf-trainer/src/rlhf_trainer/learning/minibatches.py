@@ -67,13 +67,6 @@ def minibatches(
     return found
 
 
-def truncated_episodes(batch: TrajectoryColumns) -> NDArray[np.bool_]:
-    """Return (B,) True at each row of an episode of which a row was cut off."""
-    episode = batch.episode
-    cut: NDArray[np.bool_] = np.bincount(episode, weights=batch.truncated)[episode] > 0
-    return cut
-
-
 def step_data(
     batch: TrajectoryColumns,
     columns: Mapping[str, NDArray[np.float32]],

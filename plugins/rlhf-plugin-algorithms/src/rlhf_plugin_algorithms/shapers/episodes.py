@@ -21,12 +21,6 @@ def longest_turns(batch: TrajectoryColumns) -> Int[np.ndarray, " b"]:
     return longest[episode]
 
 
-def truncated_episodes(batch: TrajectoryColumns) -> Bool[np.ndarray, " b"]:
-    """Return, at each row, True if a row of its episode was truncated."""
-    episode = batch.episode
-    return np.bincount(episode, weights=batch.truncated)[episode] > 0
-
-
 def episode_means(
     values: Float[np.ndarray, " b"], episode: Int[np.ndarray, " b"]
 ) -> Float[np.ndarray, " b"]:

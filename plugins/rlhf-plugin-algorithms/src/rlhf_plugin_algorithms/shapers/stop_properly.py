@@ -10,7 +10,7 @@ from rlhf_core import Component, Config
 from rlhf_core.contracts import Metrics, RolloutInfo, TrajectoryColumns
 from rlhf_core.lazy import Bool, Float, np
 
-from .episodes import over_samples, truncated_episodes
+from .episodes import over_samples
 from .stateless import Stateless
 
 
@@ -47,7 +47,7 @@ class StopProperly(Stateless):
         self, batch: TrajectoryColumns, info: RolloutInfo
     ) -> tuple[TrajectoryColumns, Metrics]:
         del info
-        truncated = truncated_episodes(batch)
+        truncated = batch.episode_truncated
         at_turns = np.repeat(truncated, batch.num_turns)  # (turns of all rows,)
         # A fixed penalty replaces the total: the score becomes the penalty, and the turns keep no reward.
         # The same holds for the parts of the score at single tokens.
