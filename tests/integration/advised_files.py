@@ -235,12 +235,6 @@ FILES = {
             mend=_write_template,
             then="distill --data.chat true --teacher.path bare --teacher.chat_template mine.jinja",
         ),
-        FileCase(
-            words="distill --data.chat true --teacher.chat_template mine.jinja",
-            prepare=lambda: Path("mine.jinja").write_bytes(b"\xff\xfe"),
-            told="expected a file with a Jinja template",
-            mend=_write_template,
-        ),
     ],
     "rlhf_plugin_vlm/families/internvl.py:_limit": [
         FileCase(

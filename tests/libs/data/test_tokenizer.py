@@ -11,6 +11,7 @@ from rlhf_data.tokenizer import (
     end_of_turn,
     eos_token_ids,
     load_tokenizer,
+    read_template,
 )
 from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
@@ -203,3 +204,23 @@ def test_a_tokenizer_that_no_option_names_is_said_to_be_copied_there(model):
         check=has_code("tokenizer/no-ordinary-tokens"),
     ):
         load_tokenizer(str(model), has_option=False)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None], ids=["other-encoding", "no-file"])
+def test_a_file_with_a_template_that_cannot_be_read_is_named_with_its_option(tmp_path, content):
+    file = tmp_path / "mine.jinja"
+    if content is not None:
+        file.write_bytes(content)
+
+    with pytest.raises(
+        ConfigError,
+        match=r"^--teacher\.chat_template .*mine\.jinja: ",
+        check=has_code("template/unreadable"),
+    ):
+        read_template(str(file), "--teacher.chat_template")
+
+
+def test_a_file_with_a_template_is_read_as_it_is(tmp_path):
+    (tmp_path / "mine.jinja").write_text("{{ messages }}é\n", encoding="utf-8")
+
+    assert read_template(str(tmp_path / "mine.jinja"), "FILE") == "{{ messages }}é\n"
