@@ -6,6 +6,7 @@ section needs a sentence in `PURPOSES`.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,6 +75,7 @@ PURPOSES = {
 }
 """Sections that have a page -> what they are about."""
 TABLE = ["| option | type | default | |", "| --- | --- | --- | --- |"]
+CODE_OR_LESS = re.compile(r"`[^`]*`|<")
 
 
 def pages(plugins: Plugins, selected: dict[str, Any]) -> dict[str, str]:
@@ -192,9 +194,14 @@ def row(path: str, info: FieldInfo, selected: Any = None) -> str:
         f"{''.join(short)}`{path}`",
         f"`{type_name(info.annotation)}`",
         f"`{default}`" if default else "",
-        info.description or "",
+        _escaped(info.description or ""),
     ]
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "\\n") for cell in cells) + " |"
+
+
+def _escaped(text: str) -> str:
+    """Return a text whose ``<words>`` are shown; in code they are as they stand."""
+    return CODE_OR_LESS.sub(lambda found: "&lt;" if found[0] == "<" else found[0], text)
 
 
 def _plain(info: FieldInfo, selected: Any) -> str:

@@ -116,7 +116,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let code in a table's cell show ``a|b`` where Markdown has to write ``a\\|b``, as code hosts do."""
+    """Let code in a table's cell show ``a|b`` where Markdown has to write ``a\\|b``, as code hosts do.
+
+    Tables of options are marked for site.css: on a phone what an option does stands below its name.
+    """
+    if page.file.src_uri.startswith("docs/options/"):
+        html = html.replace("<table>", '<div class="stacked"><table>').replace(
+            "</table>", "</table></div>"
+        )
     return CELL.sub(lambda cell: cell[0].replace(r"\|", "|"), html)
 
 

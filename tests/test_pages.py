@@ -49,6 +49,9 @@ COMMANDS_NOT_RUN = {
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)#?([^)\s]*)[^)]*\)")
+CODE = re.compile(r"(`+).+?\1", flags=re.DOTALL)
+TAG = re.compile(r"</?[a-zA-Z][^>\n]*>")
+MARKUP = {"<details>", "</details>", "<summary>", "</summary>"}
 A_COMMAND = re.compile(r"^(\$ |rlhf |pip install|python3? |make )")
 
 
@@ -124,6 +127,12 @@ def test_a_row_with_another_number_of_cells_is_found():
     table = "| a | b |\n| --- | --- |\n| `x\\|y` | 1 |\n| `x|y` | 1 |\n| 2 |\n\n| c |\n"
 
     assert rows_of_other_widths(table) == ["| `x|y` | 1 |", "| 2 |"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=label)
+def test_words_in_angle_brackets_are_code_or_escaped(page):
+    """A page shows nothing of ``<image>`` in its text: it is an element of HTML to a browser."""
+    assert set(TAG.findall(CODE.sub("", prose_of(page)))) <= MARKUP
 
 
 def test_every_block_is_of_a_language_that_is_read_or_has_a_reason():
