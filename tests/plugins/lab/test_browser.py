@@ -109,6 +109,7 @@ def test_a_step_offers_the_command_that_replays_it_and_a_hostile_name_stays_text
     assert not {"script", "img", "iframe"} & set(found.tags)
     command = f"{replay_command(run)} --from 1 --to 1"
     assert command in found.text
+    assert "ends: not truncated1 (100 %)" in found.text
     assert command.isprintable()
     assert command.endswith("\\xe2\\x80\\xae\\n' --from 1 --to 1")
     _, other = shown(page, "/step/0/held/1", tmp_path / "profile")

@@ -121,7 +121,7 @@ function errorRank(row) {
 }
 
 function endOf(row) {
-  if (!row.end) return row.truncated ? "truncated" : "not recorded";
+  if (!row.end) return row.truncated ? "truncated" : "not truncated";
   return row.truncated && !["length", "context"].includes(row.end) ? `${row.end}, truncated` : row.end;
 }
 
