@@ -8,6 +8,7 @@ from typing import Any
 
 from ..moved import moved_name
 from .entropy import adapted_entropy_coef as adapted_entropy_coef
+from .entropy import highest_entropy as highest_entropy
 from .groups import group_mean as group_mean
 from .groups import group_size as group_size
 from .groups import group_std as group_std

@@ -13,11 +13,13 @@ from jaxtyping import Bool, Float, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..batch.metric import Metric, Metrics
 from ..contracts.backend import (
     JUDGED,
     MARGIN,
     PREPARED,
     ROW_WEIGHTS,
+    TRAINED,
     Aggregation,
     Normalizers,
     TrainBatch,
@@ -193,6 +195,46 @@ def rows_of(columns: RowsT, rows: Int64[Tensor, " j"]) -> RowsT:
         elif isinstance(value, Mapping) and each.name != "metrics":  # those are of all rows
             chosen[each.name] = {name: column[rows] for name, column in value.items()}
     return replace(columns, **chosen)
+
+
+def corrected(
+    token_loss: Float[Tensor, "b a"], correction: Correction | None, *, weighted: bool
+) -> Float[Tensor, "b a"]:
+    """Return ``w_t keep_t l_t``. A dropped token counts in the normalizer all the same.
+
+    Args:
+        weighted: True: the loss has multiplied itself by the weights already.
+    """
+    if correction is None:
+        return token_loss
+    if not weighted:
+        token_loss = token_loss * correction.weights
+    # where(), not multiplication: 0 * nan is nan, and the loss of a dropped token may be nan.
+    return torch.where(correction.keep, token_loss, 0.0)
+
+
+TRAINED_TOKENS = "policy/trained_tokens"
+"""Name of the metric of ``trained_part``."""
+
+
+def trained_part(
+    token_loss: Float[Tensor, "j a"], mask: Bool[Tensor, "j a"], columns: ActionColumns
+) -> tuple[Float[Tensor, "j a"], Metrics]:
+    """Return the losses with 0, and no gradient, at the actions that the column ``TRAINED`` leaves out; and the share
+    of the others among the action tokens. Without the column the losses are returned as they are.
+
+    Args:
+        token_loss: losses of the rows whose rewards count.
+        mask: True at the actions of these rows.
+        columns: those of all rows of the micro-batch.
+    """
+    trained, rows = columns.optional(TRAINED), columns.judged_rows
+    if trained is None:
+        return token_loss, {}
+    kept = (trained if rows is None else trained[rows]) > 0.5  # (J, A)
+    # where(), not multiplication: 0 * nan is nan, and the loss of an action that is left out may be nan.
+    share = Metric((kept & mask).sum(), mask.sum())
+    return torch.where(kept, token_loss, 0.0), {TRAINED_TOKENS: share}
 
 
 def reduced(

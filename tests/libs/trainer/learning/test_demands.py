@@ -41,6 +41,8 @@ def test_what_is_asked_for_is_there_and_only_then(resolved, words, field):
         (("--algo.kl.coef", "0.1"), ("logprobs",)),  # of the KL in the reward
         (("--algo.kl.coef=0.1", "--algo.kl.mode=loss", "--algo.kl.estimator=k3"), ()),
         (("--train.inner_epochs", "2"), ("logprobs",)),
+        (("--algo.loss.top_entropy", "0.2"), ("logprobs", "entropy")),
+        (("--algo.loss.top_entropy", "1"), ()),
         (("--train.inner_epochs", "2", "--algo.loss.old_logprobs", "rollout"), ()),
     ],
 )

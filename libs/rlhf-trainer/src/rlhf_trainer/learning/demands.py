@@ -97,10 +97,11 @@ def _old_statistics(
     kl = resolved.run.algo.kl
     kl_in_reward = kl.coef > 0 and kl.mode == "reward"
     statistics: list[Statistic] = []
-    if kl_in_reward or "old_logprobs" in needs or recompute:
+    by_entropy = resolved.run.algo.loss.top_entropy < 1.0
+    if kl_in_reward or "old_logprobs" in needs or recompute or by_entropy:
         statistics.append("logprobs")
     if "sum_pi_squared" in needs:
         statistics.append("sum_pi_squared")
-    if statistics and resolved.provides("observers.use", HEARS_TOKENS):
+    if by_entropy or (statistics and resolved.provides("observers.use", HEARS_TOKENS)):
         statistics.append("entropy")
     return tuple(statistics)
