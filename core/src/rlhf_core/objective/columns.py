@@ -27,7 +27,7 @@ from ..contracts.backend import (
 from ..contracts.correction import Correction
 from ..contracts.loss import LossInputs
 from ..errors import PluginError
-from ..math import aggregate
+from ..math import aggregate, off_policy_mask
 
 
 def on_device(array: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
@@ -214,27 +214,49 @@ def corrected(
 
 
 TRAINED_TOKENS = "policy/trained_tokens"
-"""Name of the metric of ``trained_part``."""
+OFF_POLICY_TOKENS = "policy/off_policy_tokens"
+"""Names of the metrics of ``trained_part``."""
 
 
 def trained_part(
-    token_loss: Float[Tensor, "j a"], mask: Bool[Tensor, "j a"], columns: ActionColumns
+    token_loss: Float[Tensor, "j a"],
+    inputs: LossInputs,
+    columns: ActionColumns,
+    max_log_ratio: float | None,
 ) -> tuple[Float[Tensor, "j a"], Metrics]:
-    """Return the losses with 0, and no gradient, at the actions that the column ``TRAINED`` leaves out; and the share
-    of the others among the action tokens. Without the column the losses are returned as they are.
+    """Return the losses with 0, and no gradient, at the actions that the policy loss leaves out: those that the column
+    ``TRAINED`` does, and those of ``PolicyObjective.off_policy_mask``. Where there is neither, the losses are returned
+    as they are.
+
+    The metrics are the share of action tokens that the column leaves in, and the share that the mask takes out.
 
     Args:
         token_loss: losses of the rows whose rewards count.
-        mask: True at the actions of these rows.
+        inputs: those of these rows.
         columns: those of all rows of the micro-batch.
+        max_log_ratio: ``PolicyObjective.off_policy_mask``.
+
+    Raises:
+        PluginError: the batch came without the sampler's log-probs, and the mask compares with them.
     """
-    trained, rows = columns.optional(TRAINED), columns.judged_rows
-    if trained is None:
-        return token_loss, {}
-    kept = (trained if rows is None else trained[rows]) > 0.5  # (J, A)
+    trained, rows, mask = columns.optional(TRAINED), columns.judged_rows, inputs.action_mask
+    kept, metrics, count = mask, dict[str, Metric](), mask.sum()
+    if trained is not None:
+        kept = kept & ((trained if rows is None else trained[rows]) > 0.5)  # (J, A)
+        metrics[TRAINED_TOKENS] = Metric(kept.sum(), count)
+    if max_log_ratio is not None:
+        sampled = columns.padded("rollout_logprobs")  # (B, A)
+        near = off_policy_mask(
+            inputs.policy_logprobs,
+            sampled if rows is None else sampled[rows],
+            inputs.advantages,
+            mask,
+            threshold=max_log_ratio,
+        )
+        kept = kept & near
+        metrics[OFF_POLICY_TOKENS] = Metric((mask & ~near).sum(), count)
     # where(), not multiplication: 0 * nan is nan, and the loss of an action that is left out may be nan.
-    share = Metric((kept & mask).sum(), mask.sum())
-    return torch.where(kept, token_loss, 0.0), {TRAINED_TOKENS: share}
+    return torch.where(kept, token_loss, 0.0) if metrics else token_loss, metrics
 
 
 def reduced(

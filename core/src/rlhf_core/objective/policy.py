@@ -25,6 +25,7 @@ from ..contracts.loss import LossInputs, PolicyLoss, TokenLoss
 from ..math import kl_estimate, unbiased_kl
 from ..plugins import Plugins
 from .columns import (
+    OFF_POLICY_TOKENS,
     TEACHER_TOP_LOGPROBS,
     TRAINED_TOKENS,
     ActionColumns,
@@ -41,7 +42,7 @@ Part: TypeAlias = tuple[Float[Tensor, ""], Metrics]
 RecordLosses: TypeAlias = Callable[[Tensor, Tensor], None]
 """``record(losses, clipped)``, (M,) each: ``StepOutcome.losses`` and ``StepOutcome.clipped`` of a micro-batch."""
 LOGGED = {"loss/policy", "loss/kl", "loss/entropy", "kl/ref", "policy/entropy", "policy/approx_kl"}
-LOGGED |= {TRAINED_TOKENS}  # where some actions are left out
+LOGGED |= {OFF_POLICY_TOKENS, TRAINED_TOKENS}  # where some actions are left out
 """Metrics of the objective itself, beside one for each term."""
 
 
@@ -165,11 +166,11 @@ def policy_objective(
     ``loss = sum n_t (w_t keep_t m_t l_t + kl_coef KL_t - entropy_coef H_t) + sum over terms j of weight_j sum n_jt
     l_jt``, with the inner sums over the action tokens t, the policy loss ``l``, the terms' losses ``l_j``, the
     correction's ``w`` and ``keep`` (1 without a correction; a policy loss that applies ``w`` itself is not multiplied
-    again), ``m`` 0 at the actions that the policy loss leaves out (``TRAINED``) and 1 elsewhere, the estimate ``KL`` of
-    the divergence from the reference, and the entropy ``H``. The weight ``n_t`` of a token is that of the aggregation:
-    ``1 / num_actions``, ``1 / (num_sequences * actions of its episode)`` or ``1 / (num_sequences * max_actions)``, with
-    the totals of ``plan.normalizers``; ``n_jt`` that of the term's own. Sequences are episodes: one of several rows
-    weighs as much as one of a single row.
+    again), ``m`` 0 at the actions that the policy loss leaves out (``trained_part``) and 1 elsewhere, the estimate
+    ``KL`` of the divergence from the reference, and the entropy ``H``. The weight ``n_t`` of a token is that of the
+    aggregation: ``1 / num_actions``, ``1 / (num_sequences * actions of its episode)`` or ``1 / (num_sequences *
+    max_actions)``, with the totals of ``plan.normalizers``; ``n_jt`` that of the term's own. Sequences are episodes:
+    one of several rows weighs as much as one of a single row.
 
     Where the rewards of some rows do not count (``JUDGED``), the policy loss and the terms that need advantages are
     summed over the other rows, and divided by their totals. The KL, the entropy and the terms that need none are of all
@@ -271,7 +272,8 @@ def _judged_part(
         weights = None if weights is None else weights[rows]
     result = components.loss(inputs)
     token_loss = corrected(result.loss, correction, weighted=components.applies_is_weights)
-    token_loss, left_out = trained_part(token_loss, inputs.action_mask, columns)
+    max_log_ratio = components.objective.off_policy_mask
+    token_loss, left_out = trained_part(token_loss, inputs, columns, max_log_ratio)
     if record is not None:
         _record_losses(record, result.loss, token_loss, inputs, columns)
     aggregation = components.objective.aggregation

@@ -161,6 +161,13 @@ class LossSection(Config):
         description="share of an update's action tokens that the policy loss trains on: those with the highest "
         "entropy before the step's updates; 1: all; 0.2 in arXiv:2506.01939. The others count in the mean, with 0",
     )
+    off_policy_mask: float | None = Field(
+        None,
+        gt=0.0,
+        le=20.0,
+        description="sequences with a negative advantage do not train the policy loss if the sampler's log-probs are, "
+        "averaged over tokens, more than this many nats above the policy's (arXiv:2512.02556); unset: all do",
+    )
 
 
 class CorrectionSection(Config):

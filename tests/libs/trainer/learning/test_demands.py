@@ -25,6 +25,7 @@ def test_a_run_without_needs_has_no_models_and_no_passes_beside_the_update(resol
         (("--loss", "looks_first"), "prepares_step"),
         (("--algo.terms.use", "imitate", "--supervised.data", "x"), "supervised"),
         (("--loss", "follow", "--algo.teacher.path", "x"), "teacher"),
+        (("--algo.loss.off_policy_mask", "0.5"), "rollout_logprobs"),
         (("--rollout.max_staleness", "1"), "rollout_as_old"),
         (("--rollout.max_staleness", "1"), "rollout_logprobs"),
     ],

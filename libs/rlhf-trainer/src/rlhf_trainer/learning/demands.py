@@ -79,7 +79,8 @@ def demands_of(resolved: Resolved) -> Demands:
         # A correction is called with them, also one without a description of what it needs.
         rollout_logprobs="rollout_logprobs" in needs
         or old_from == "rollout"
-        or bool(resolved.selections["algo.correction.kind"]),
+        or bool(resolved.selections["algo.correction.kind"])
+        or run.algo.loss.off_policy_mask is not None,
         rollout_as_old=old_from == "rollout",
         greedy_rewards="greedy_rewards" in needs,
         observations="observations" in needs,
