@@ -103,6 +103,7 @@ def trl_dpo_loss(
     weights: Sequence[float] = (1.0,),
     f_divergence: str = "reverse_kl",
     f_alpha: float = 0.5,
+    ld_alpha: float | None = None,
 ) -> Tensor:
     """Return the loss of TRL's DPO trainer: its own method, unbound, without a model.
 
@@ -111,7 +112,12 @@ def trl_dpo_loss(
         f_alpha: its ``f_alpha_divergence_coef``.
     """
     whole = rows_of(batch, slice(0, len(batch.mask) // 2 * 2))
-    chosen, rejected = whole.ref_logprobs.sum(dim=1).chunk(2)
+    reference = whole.ref_logprobs
+    if ld_alpha is not None:  # the trainer weighs those that it computes itself
+        shorter = torch.minimum(*whole.lengths.chunk(2)).repeat(2)
+        beyond = torch.arange(whole.mask.shape[1]) >= shorter[:, None]
+        reference = torch.where(beyond, ld_alpha * reference, reference)
+    chosen, rejected = reference.sum(dim=1).chunk(2)
     trainer = _trainer(
         beta=beta,
         label_smoothing=label_smoothing,
@@ -119,7 +125,7 @@ def trl_dpo_loss(
         loss_weights=weights,
         f_divergence_type=f_divergence,
         f_alpha_divergence_coef=f_alpha,
-        ld_alpha=None,
+        ld_alpha=ld_alpha,
         use_weighting=False,
     )
     inputs = {

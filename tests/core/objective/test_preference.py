@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import math
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from rlhf_core import Component, PluginError, Registered
 from rlhf_core.batch.metric import merge_metrics, metric_values
 from rlhf_core.capabilities import UNPAIRED_ANSWERS
 from rlhf_core.contracts import (
+    ANSWER_WEIGHTS,
     ComponentRef,
     Normalizers,
     PreferenceObjective,
@@ -116,13 +118,15 @@ def logprobs():
 REFERENCE = torch.tensor([-0.4, -1.1, -1.0, -0.2, -0.2, -0.2, -1.0, -0.5]).double()
 
 
-def part(logprobs, rows, *, reference=REFERENCE, rewards=(1.0, 0.0, 1.0, 0.0)):
+def part(logprobs, rows, *, reference=REFERENCE, rewards=(1.0, 0.0, 1.0, 0.0), weights=None):
     """Scores and columns of some rows."""
     starts = np.cumsum([0, *LENGTHS])
     index = torch.from_numpy(np.concatenate([np.arange(starts[r], starts[r + 1]) for r in rows]))
     grid = ActionGrid.of(np.array(LENGTHS)[list(rows)], torch.device("cpu"))
     mine = logprobs[index]
     flat = {} if reference is None else {"ref_logprobs": reference[index]}
+    if weights is not None:
+        flat[ANSWER_WEIGHTS] = weights[index]
     given = None if rewards is None else torch.tensor(rewards)[list(rows)]
     scores = ActionScores(logprobs=mine, entropies=torch.zeros_like(mine))
     return scores, ActionColumns(flat=flat, grid=grid, rewards=given)
@@ -158,6 +162,48 @@ def test_it_is_the_mean_over_pairs(build, logprobs, nll_coef):
     assert values["preference/accuracy"] == 1.0
     assert values["preference/chosen_nll"] == pytest.approx((1.5 / 2 + 0.6 / 3) / 2)
     assert ("loss/nll" in values) == (nll_coef > 0)
+
+
+WEIGHTS = torch.tensor([1.0, 0.25, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0]).double()
+
+
+@pytest.mark.parametrize("nll_coef", [0.0, 0.3])
+@pytest.mark.parametrize("cut", [[range(4)], [(0, 1), (2, 3)]], ids=["whole", "a_pair_at_a_time"])
+def test_weights_of_tokens_are_those_of_both_models_and_not_of_the_likelihood(
+    build, logprobs, nll_coef, cut
+):
+    """Log-ratios: -0.1 + 0.25 * 0.1 and -1, then 0.1 - 0.5 * 0.1 and -0.25."""
+    parts = [
+        build("logistic", nll_coef).rollouts(*part(logprobs, rows, weights=WEIGHTS), PLAN)
+        for rows in cut
+    ]
+    loss = sum(each for each, _ in parts)
+    (slope,) = torch.autograd.grad(loss, logprobs)
+
+    margins = [-0.075 + 1.0, 0.05 + 0.25]
+    pushes = [1 / (1 + math.exp(z)) / 2 for z in margins]  # d loss / d chosen log-prob, negated
+    expected = sum(math.log1p(math.exp(-z)) / 2 for z in margins)
+    expected += nll_coef * (1.5 / 2 + 0.6 / 3) / 2
+    assert loss.item() == pytest.approx(expected)
+    signs = [-pushes[0], -pushes[0], pushes[0], *[-pushes[1]] * 3, pushes[1], pushes[1]]
+    likelihood = [-1 / 4, -1 / 4, 0, -1 / 6, -1 / 6, -1 / 6, 0, 0]
+    wanted = [
+        sign * weight + nll_coef * extra
+        for sign, weight, extra in zip(signs, WEIGHTS.tolist(), likelihood, strict=True)
+    ]
+    assert slope.tolist() == pytest.approx(wanted)
+    values = metric_values(merge_metrics([metrics for _, metrics in parts]))
+    assert values["preference/chosen_nll"] == pytest.approx((1.5 / 2 + 0.6 / 3) / 2)
+
+
+def test_equal_weights_of_1_change_no_bit(build, logprobs):
+    found = []
+    for weights in (None, torch.ones(8).double()):
+        rows = part(logprobs, range(4), weights=weights)
+        loss, _ = build("logistic", 0.3).rollouts(*rows, PLAN)
+        found.append((loss, *torch.autograd.grad(loss, logprobs)))
+
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 def test_it_does_not_depend_on_the_micro_batches(build, logprobs):
@@ -237,9 +283,12 @@ def test_padding_has_no_effect(build, logprobs):
     scores, columns = part(logprobs, range(4))
     spoiled = SimpleNamespace(**{name: getattr(columns, name) for name in ("flat", "rewards")})
     spoiled.grid = columns.grid
-    spoiled.optional = lambda name: torch.where(
-        columns.grid.mask, columns.padded(name), float("nan")
-    )
+
+    def with_nan(name):
+        column = columns.optional(name)
+        return None if column is None else torch.where(columns.grid.mask, column, float("nan"))
+
+    spoiled.optional = with_nan
 
     loss, _ = inspect.unwrap(preference_objective)(
         Logistic(), scores, spoiled, PLAN, rows_per_unit=2, nll_coef=0.0

@@ -124,6 +124,7 @@ from .optimizer import NamedParameters as NamedParameters
 from .optimizer import Optimizer as Optimizer
 from .optimizer import ParameterGroup as ParameterGroup
 from .optimizer import norm_parameters as norm_parameters
+from .preference import ANSWER_WEIGHTS as ANSWER_WEIGHTS
 from .preference import MATCHED as MATCHED
 from .preference import AnswerLogprobs as AnswerLogprobs
 from .preference import MatchedPairs as MatchedPairs

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..batch.metric import Metric, Metrics, loss_metric
 from ..contracts.backend import StepPlan
 from ..contracts.preference import (
+    ANSWER_WEIGHTS,
     MATCHED,
     AnswerLogprobs,
     MatchedPairs,
@@ -42,7 +43,8 @@ def preference_objective(
 
     Args:
         scores: the policy's results (M,) for the answers' tokens, with gradients.
-        columns: ``ref_logprobs``, and those of ``MatchedPairs``, where the component needs them.
+        columns: ``ref_logprobs``, and those of ``MatchedPairs``, where the component needs them; ``ANSWER_WEIGHTS``
+            where log-probs of answers are weighted sums.
         rows_per_unit: 2: rows are pairs, each in one micro-batch, the chosen answer first; 1: rows have no partner.
         nll_coef: has to be 0 where rows have no partner.
 
@@ -54,10 +56,12 @@ def preference_objective(
         raise PluginError(problem, code="plugin/no-rewards")
     # On the host, which knows the sizes without waiting for the device.
     chosen = columns.rewards > 0.5  # (B,)
-    policy = _sums(columns.grid.pad(scores.logprobs), columns.grid.mask)  # (B,)
+    mask, weights = columns.grid.mask, columns.optional(ANSWER_WEIGHTS)
+    logprobs = columns.grid.pad(scores.logprobs)  # (B, A)
+    policy = _sums(logprobs, mask, weights)  # (B,)
     reference = columns.optional("ref_logprobs")
-    sums = None if reference is None else _sums(reference, columns.grid.mask)  # (B,)
-    lengths = columns.grid.mask.sum(dim=1)  # (B,)
+    sums = None if reference is None else _sums(reference, mask, weights)  # (B,)
+    lengths = mask.sum(dim=1)  # (B,)
 
     def answers(kind: Bool[Tensor, " b"]) -> AnswerLogprobs:
         rows = kind.nonzero()[:, 0].to(policy.device)
@@ -81,7 +85,10 @@ def preference_objective(
     units = plan.normalizers.num_sequences / rows_per_unit
     total = result.loss.sum() / units
     parts: Metrics = {"loss/preference": loss_metric(total)}
-    nll = -inputs.chosen.policy / inputs.chosen.num_tokens  # (C,), nats a token
+    # Without weights: each token of an answer is to become likelier.
+    whole = policy if weights is None else _sums(logprobs, mask, None)  # (B,)
+    rows = chosen.nonzero()[:, 0].to(policy.device)
+    nll = -whole[rows] / inputs.chosen.num_tokens  # (C,), nats a token
     if nll_coef:
         part = nll.sum() / units
         total, parts["loss/nll"] = total + nll_coef * part, loss_metric(part)
@@ -108,8 +115,14 @@ def _matched(
     )
 
 
-def _sums(logprobs: Float[Tensor, "b a"], mask: Bool[Tensor, "b a"]) -> Float[Tensor, " b"]:
-    """Return the log-prob of each row's whole answer."""
+def _sums(
+    logprobs: Float[Tensor, "b a"],
+    mask: Bool[Tensor, "b a"],
+    weights: Float[Tensor, "b a"] | None,
+) -> Float[Tensor, " b"]:
+    """Return the log-prob of each row's whole answer; None: all weights are 1."""
+    if weights is not None:
+        logprobs = logprobs * weights
     return torch.where(mask, logprobs, 0.0).sum(dim=1)
 
 

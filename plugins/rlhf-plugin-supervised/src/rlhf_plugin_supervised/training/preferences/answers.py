@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlhf_core.contracts import (
+    ANSWER_WEIGHTS,
     MATCHED,
     AnswerLogprobs,
     MatchedPairs,
@@ -27,20 +28,42 @@ def answer_sums(rows: TrajectoryColumns, logprobs: NDArray[np.float32]) -> torch
     return torch.from_numpy(np.add.reduceat(logprobs, rows.action_offsets[:-1]))
 
 
+def length_weights(rows: TrajectoryColumns, alpha: float) -> NDArray[np.float32]:
+    """Return the column ``ANSWER_WEIGHTS`` of pairs by which a long answer is no longer chosen or rejected for its
+    length alone.
+
+    ``log p(y) = sum_{t <= l} log p(y_t) + alpha sum_{t > l} log p(y_t)``, where ``l`` is the length of the pair's
+    shorter answer, under the policy and under the reference. With alpha 1 it is the log-prob of the whole answer; with
+    0 tokens beyond the shorter answer have no effect. Answers of equal length have the weight 1 everywhere.
+
+    Args:
+        rows: the answers of all pairs, those of a pair one after the other.
+        alpha: weight of the tokens beyond, from 0 to 1.
+
+    Source: Liu et al. 2024 (LD-DPO), arXiv:2409.06411. TRL's ``ld_alpha`` is equal.
+    """
+    lengths = rows.num_actions  # (B,)
+    shared = np.minimum(lengths[0::2], lengths[1::2]).repeat(2)  # (B,) l
+    place = np.arange(lengths.sum()) - np.repeat(rows.action_offsets[:-1], lengths)  # (sum of A,)
+    return np.where(place < np.repeat(shared, lengths), 1.0, alpha).astype(np.float32)
+
+
 def answers_of(
     batch: TrainBatch, logprobs: NDArray[np.float32], rows: NDArray[np.int64]
 ) -> AnswerLogprobs:
     """Return the log-probs of whole answers.
 
     Args:
-        batch: rows of which some are these answers, with the reference's log-probs if the loss looks at them.
+        batch: rows of which some are these answers, with the reference's log-probs if the loss looks at them, and with
+            ``ANSWER_WEIGHTS`` if they are weighted.
         logprobs: (sum of A,) of the tokens of all rows under the policy, in nats.
         rows: (B,), the rows of the answers.
     """
     every, reference = batch.trajectories, batch.columns.get("ref_logprobs")
+    weights = batch.columns.get(ANSWER_WEIGHTS, np.float32(1.0))
     return AnswerLogprobs(
-        policy=answer_sums(every, logprobs)[rows],
-        reference=None if reference is None else answer_sums(every, reference)[rows],
+        policy=answer_sums(every, weights * logprobs)[rows],
+        reference=None if reference is None else answer_sums(every, weights * reference)[rows],
         num_tokens=torch.from_numpy(every.num_actions[rows]),
     )
 

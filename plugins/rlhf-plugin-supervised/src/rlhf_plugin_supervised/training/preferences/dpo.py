@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rlhf_config import ResolvedOptions
 from rlhf_core.contracts import (
+    ANSWER_WEIGHTS,
     MatchedPairs,
     PreferenceInputs,
     PreferenceLoss,
@@ -17,6 +18,7 @@ from rlhf_core.contracts import (
     PreferenceTerm,
     RoleHandle,
     TrainBatch,
+    TrajectoryColumns,
 )
 from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
 from rlhf_data import ExampleSets
@@ -27,7 +29,7 @@ from ..seen import ModelNumbers, Seen
 from ..sets import evaluated, load_sets
 from ..trainer import Examples, run_of
 from ..update import Evaluated, Update, logprobs_of
-from .answers import answers_of, matched_columns, seen_pairs
+from .answers import answers_of, length_weights, matched_columns, seen_pairs
 from .dpo_options import METRICS, DpoOptions, is_single, losses_of, weight_of
 from .judged import JudgedAnswers
 
@@ -43,6 +45,7 @@ class PreferredAnswers(Examples):
         needs_matches: True: the loss looks at what is matched with each pair, so the policy's log-probs are computed
             before each update.
         has_adapter: True: the policy has an adapter.
+        ld_alpha: weight of the tokens beyond the shorter answer of their pair (``answers.length_weights``).
     """
 
     rows_per_unit = 2
@@ -56,8 +59,10 @@ class PreferredAnswers(Examples):
         needs_matches: bool,
         has_adapter: bool,
         eval_batch_size: int,
+        ld_alpha: float = 1.0,
     ) -> None:
         self._needs_matches = needs_matches
+        self._ld_alpha = ld_alpha
         self.rows, self.sizes, self.images = sets.train, sets.sizes, sets.images
         self._held_out = sets.held_out
         self._loss = loss
@@ -79,14 +84,19 @@ class PreferredAnswers(Examples):
             self._held_out_reference = await logprobs_of(self._held_out.rows, logprobs, size)
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
-        columns = {}
         part = self.rows.select(rows)
+        columns = self._weights(part)
         if self._reference is not None:
             columns["ref_logprobs"] = self._reference[self.rows.action_index(rows)]
         if self._needs_matches:
             logprobs = await logprobs_of(part, model.logprobs, self._eval_batch_size)
-            columns |= matched_columns(part, logprobs, columns["ref_logprobs"])
+            columns |= _matches(part, logprobs, columns)
         return Update(batch=TrainBatch(trajectories=part, columns=columns))
+
+    def _weights(self, rows: TrajectoryColumns) -> dict[str, NDArray[np.float32]]:
+        if self._ld_alpha == 1.0:
+            return {}
+        return {ANSWER_WEIGHTS: length_weights(rows, self._ld_alpha)}
 
     def seen(self, update: Update, outputs: ModelNumbers) -> Seen:
         """Return loss, margin and implicit rewards of each pair."""
@@ -100,9 +110,11 @@ class PreferredAnswers(Examples):
         held_out = self._held_out.rows
         logprobs = await logprobs_of(held_out, model.logprobs, self._eval_batch_size)
         reference = self._held_out_reference
-        columns = {} if reference is None else {"ref_logprobs": reference}
+        columns = self._weights(held_out)
+        if reference is not None:
+            columns["ref_logprobs"] = reference
         if self._needs_matches and reference is not None:
-            columns |= matched_columns(held_out, logprobs, reference)
+            columns |= _matches(held_out, logprobs, columns)
         batch = TrainBatch(trajectories=held_out, columns=columns)
 
         def metrics(rows: NDArray[np.int64]) -> Mapping[str, float]:
@@ -119,6 +131,16 @@ class PreferredAnswers(Examples):
         return evaluated(
             self._held_out, metrics, Update(batch=batch), ModelNumbers(numbers=logprobs)
         )
+
+
+def _matches(
+    rows: TrajectoryColumns,
+    logprobs: NDArray[np.float32],
+    columns: Mapping[str, NDArray[np.float32]],
+) -> dict[str, NDArray[np.float32]]:
+    """Return ``matched_columns`` of answers with these columns."""
+    weights = columns.get(ANSWER_WEIGHTS, np.float32(1.0))
+    return matched_columns(rows, weights * logprobs, weights * columns["ref_logprobs"])
 
 
 def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
@@ -156,6 +178,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
         needs_matches="matched_pairs" in needs,
         has_adapter=has_adapter,
         eval_batch_size=run.eval.batch_size,
+        ld_alpha=run.preference.ld_alpha,
     )
 
 
