@@ -176,6 +176,66 @@ def test_tokens_beyond_the_shorter_answer_weigh_less_in_updates_and_held_out_row
     assert plain.item() != pytest.approx(loss.item(), abs=1e-4)
 
 
+def naive_weight(model, tokenizer, pair):
+    """WPO's weight of a pair, by the probabilities of whole vocabularies."""
+    weight = 1.0
+    for key in ("chosen", "rejected"):
+        asked = tokenizer.encode(pair["prompt"], add_special_tokens=False)
+        said = [*tokenizer.encode(pair[key], add_special_tokens=False), tokenizer.eos_token_id]
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([[*asked, *said]])).logits[0]
+        shares = logits.softmax(-1)[len(asked) - 1 : -1]
+        aligned = [
+            math.log(float(share[token])) - math.log(float(share.square().sum()))
+            for share, token in zip(shares, said, strict=True)
+        ]
+        weight *= math.exp(sum(aligned) / len(said))
+    return weight
+
+
+def test_pairs_weigh_as_much_as_the_policy_would_have_written_them(folder):
+    held_out = [{**pair, "prompt": pair["prompt"].replace("+", "-")} for pair in UNEVEN]
+    for name, pairs in (("pairs", UNEVEN), ("held_out", held_out)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, pairs)) + "\n")
+    code = dpo(
+        *("--steps", "2", "--output", "run", "--train.batch_size", "16", "--optim", "sgd"),
+        *("--actor.sgd.lr", "1.0", "--actor.max_norm", "none", "--actor.warmup_ratio", "0"),
+        *("--preference.dpo.beta", "0.3", "--train.max_tokens_per_micro_batch", "40"),
+        *("--data.max_length", "40", "--preference.wpo"),
+        *("--eval.data", "held_out.jsonl", "--eval.every", "1"),
+    )
+
+    assert code == 0
+    tokenizer = AutoTokenizer.from_pretrained("model")
+    model, reference = (
+        AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32) for _ in range(2)
+    )
+
+    def weighted(pairs):
+        weights = [naive_weight(model, tokenizer, pair) for pair in pairs]
+        losses = [naive_loss(model, reference, [pair], 0.3) for pair in pairs]
+        parts = [weight * loss for weight, loss in zip(weights, losses, strict=True)]
+        return sum(parts) / len(pairs), sum(weights) / len(pairs)
+
+    found = records(Path("run"), "metrics")
+    for step in range(2):
+        loss, weight = weighted(UNEVEN)
+        model.zero_grad()
+        loss.backward()
+        assert found[step]["loss/preference"] == pytest.approx(loss.item(), rel=1e-4)
+        assert found[step]["preference/pair_weight"] == pytest.approx(weight, rel=1e-4)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= parameter.grad
+    after = dict(AutoModelForCausalLM.from_pretrained("run/model").named_parameters())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(after[name], parameter, atol=1e-5, rtol=1e-4)
+    with torch.no_grad():
+        loss, _ = weighted(held_out)
+    last = records(Path("run"), "eval")[-1]
+    assert last["eval/loss"] == pytest.approx(loss.item(), rel=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["aot", "aot_unpaired"])
 def test_pairs_are_matched_over_the_whole_update_however_it_is_cut(folder, kind):
     code = dpo(
@@ -270,6 +330,14 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         (
             ["--preference.loss", "kto", "--preference.ld_alpha", "0.5"],
             "expected 1 with kto, which learns from answers without a partner",
+        ),
+        (
+            ["--preference.loss", "kto", "--preference.wpo"],
+            "expected a loss of each pair by itself, got kto",
+        ),
+        (
+            ["--preference.loss", "aot", "--preference.wpo"],
+            "expected a loss of each pair by itself, got aot",
         ),
         (["--data.chosen_key", "best"], "pairs.jsonl"),
         (["--loss", "ppo"], "there is no such option"),

@@ -22,7 +22,7 @@ from rlhf_plugin_algorithms.preference.kto import KtoConfig, KtoLoss
 from rlhf_plugin_algorithms.preference.orpo import orpo_terms
 from rlhf_plugin_algorithms.preference.robust import RobustConfig, RobustLoss
 from rlhf_plugin_algorithms.preference.simpo import SimpoConfig, SimpoLoss
-from rlhf_plugin_supervised.training.preferences.answers import length_weights
+from rlhf_plugin_supervised.training.preferences.answers import length_weights, pair_weights
 from rlhf_testing.conformance.columns import trajectory
 
 from .batches import Batch
@@ -144,6 +144,26 @@ def _trl_ld_dpo(loss: Any, loss_type: str, alpha: float) -> None:
         )
         theirs = trl_dpo_loss(batch, loss_type, beta=BETA, ld_alpha=alpha)
         return Both(ours=loss(pairs_of(weighted)).loss.mean(), theirs=theirs)
+
+
+@pair("trl", DPO_TRAINER, "training.preferences.answers.pair_weights", gradient=TO_POLICY)
+def trl_wpo(batch: Batch) -> Both:
+    half = len(batch.mask) // 2
+    order = torch.arange(2 * half).view(2, half).T.flatten()  # theirs are in halves
+    rows = neighbors(batch.lengths[order].tolist())
+
+    def flat(column: torch.Tensor) -> Any:
+        return (
+            torch.cat([column[row, : batch.lengths[row]] for row in order.tolist()])
+            .detach()
+            .numpy()
+        )
+
+    weights = pair_weights(rows, flat(batch.policy_logprobs), flat(batch.sum_pi_squared))
+    of_pairs = torch.from_numpy(weights)[torch.from_numpy(rows.action_offsets[:-1][0::2])].double()
+    losses = DpoLoss(DpoConfig(beta=BETA))(pairs_of(batch)).loss * of_pairs
+    theirs = trl_dpo_loss(batch, "sigmoid", beta=BETA, use_weighting=True)
+    return Both(ours=losses.mean(), theirs=theirs)
 
 
 for _alpha in (0.0, 0.4):

@@ -16,6 +16,7 @@ from rlhf_core.batch.metric import merge_metrics, metric_values
 from rlhf_core.capabilities import UNPAIRED_ANSWERS
 from rlhf_core.contracts import (
     ANSWER_WEIGHTS,
+    PAIR_WEIGHTS,
     ComponentRef,
     Normalizers,
     PreferenceObjective,
@@ -118,7 +119,15 @@ def logprobs():
 REFERENCE = torch.tensor([-0.4, -1.1, -1.0, -0.2, -0.2, -0.2, -1.0, -0.5]).double()
 
 
-def part(logprobs, rows, *, reference=REFERENCE, rewards=(1.0, 0.0, 1.0, 0.0), weights=None):
+def part(
+    logprobs,
+    rows,
+    *,
+    reference=REFERENCE,
+    rewards=(1.0, 0.0, 1.0, 0.0),
+    weights=None,
+    of_pairs=None,
+):
     """Scores and columns of some rows."""
     starts = np.cumsum([0, *LENGTHS])
     index = torch.from_numpy(np.concatenate([np.arange(starts[r], starts[r + 1]) for r in rows]))
@@ -127,6 +136,8 @@ def part(logprobs, rows, *, reference=REFERENCE, rewards=(1.0, 0.0, 1.0, 0.0), w
     flat = {} if reference is None else {"ref_logprobs": reference[index]}
     if weights is not None:
         flat[ANSWER_WEIGHTS] = weights[index]
+    if of_pairs is not None:
+        flat[PAIR_WEIGHTS] = torch.tensor(np.repeat(np.repeat(of_pairs, 2), LENGTHS))[index]
     given = None if rewards is None else torch.tensor(rewards)[list(rows)]
     scores = ActionScores(logprobs=mine, entropies=torch.zeros_like(mine))
     return scores, ActionColumns(flat=flat, grid=grid, rewards=given)
@@ -196,10 +207,34 @@ def test_weights_of_tokens_are_those_of_both_models_and_not_of_the_likelihood(
     assert values["preference/chosen_nll"] == pytest.approx((1.5 / 2 + 0.6 / 3) / 2)
 
 
+@pytest.mark.parametrize("cut", [[range(4)], [(0, 1), (2, 3)]], ids=["whole", "a_pair_at_a_time"])
+def test_weights_of_pairs_multiply_their_losses_and_not_the_divisor(build, logprobs, cut):
+    """Log-ratios: 0.0 and -1.0, then 0.0 and -0.25; the likelihood is not weighted."""
+    parts = [
+        build("logistic", 0.3).rollouts(*part(logprobs, rows, of_pairs=[0.5, 0.1]), PLAN)
+        for rows in cut
+    ]
+    loss = sum(each for each, _ in parts)
+
+    likelihood = 0.3 * (1.5 / 2 + 0.6 / 3) / 2
+    losses = [math.log1p(math.exp(-1.0)), math.log1p(math.exp(-0.25))]
+    assert loss.item() == pytest.approx((0.5 * losses[0] + 0.1 * losses[1]) / 2 + likelihood)
+    (slope,) = torch.autograd.grad(loss - likelihood_of(logprobs), logprobs)
+    pushes = [0.5 / (1 + math.exp(1.0)) / 2, 0.1 / (1 + math.exp(0.25)) / 2]
+    wanted = [-pushes[0]] * 2 + [pushes[0]] + [-pushes[1]] * 3 + [pushes[1]] * 2
+    assert slope.tolist() == pytest.approx(wanted)
+    values = metric_values(merge_metrics([metrics for _, metrics in parts]))
+    assert values["preference/pair_weight"] == pytest.approx(0.3)
+
+
+def likelihood_of(logprobs):
+    return 0.3 * (-logprobs[:2].sum() / 2 - logprobs[3:6].sum() / 3) / 2
+
+
 def test_equal_weights_of_1_change_no_bit(build, logprobs):
     found = []
-    for weights in (None, torch.ones(8).double()):
-        rows = part(logprobs, range(4), weights=weights)
+    for weights, of_pairs in ((None, None), (torch.ones(8).double(), [1.0, 1.0])):
+        rows = part(logprobs, range(4), weights=weights, of_pairs=of_pairs)
         loss, _ = build("logistic", 0.3).rollouts(*rows, PLAN)
         found.append((loss, *torch.autograd.grad(loss, logprobs)))
 

@@ -49,6 +49,10 @@ ANSWER_WEIGHTS = "answer_weights"
 """Name of the column of a ``TrainBatch`` with the weight of each token's log-prob in that of its whole answer, under
 the policy and under the reference. Without it all weights are 1."""
 
+PAIR_WEIGHTS = "pair_weights"
+"""Name of the column of a ``TrainBatch`` with the weight of each pair's loss: both rows of a pair hold it everywhere.
+The weights do not change the number of units that divides. Without it all weights are 1."""
+
 MATCHED = "matched/"
 """Prefix of the columns of a ``TrainBatch`` with ``MatchedPairs``: both rows of a pair hold its numbers everywhere."""
 

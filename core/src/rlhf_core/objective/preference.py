@@ -17,6 +17,7 @@ from ..contracts.backend import StepPlan
 from ..contracts.preference import (
     ANSWER_WEIGHTS,
     MATCHED,
+    PAIR_WEIGHTS,
     AnswerLogprobs,
     MatchedPairs,
     PreferenceInputs,
@@ -37,14 +38,15 @@ def preference_objective(
 ) -> tuple[Float[Tensor, ""], Metrics]:
     """Return this micro-batch's part of the update's loss, to be minimized, and its metrics.
 
-    ``loss = sum over units of l_u / U + nll_coef * sum over chosen answers y of (-log p(y | x) / |y|) / C``, with the
-    loss ``l`` of the component, the number ``U`` of units of the whole update, which is that of its rows divided by
-    ``rows_per_unit``, and the number ``C`` of its chosen answers. With pairs C is U.
+    ``loss = sum over units of w_u l_u / U + nll_coef * sum over chosen answers y of (-log p(y | x) / |y|) / C``, with
+    the loss ``l`` of the component, the number ``U`` of units of the whole update, which is that of its rows divided by
+    ``rows_per_unit``, and the number ``C`` of its chosen answers. With pairs C is U. The weight ``w`` is that of
+    ``PAIR_WEIGHTS``, else 1.
 
     Args:
         scores: the policy's results (M,) for the answers' tokens, with gradients.
         columns: ``ref_logprobs``, and those of ``MatchedPairs``, where the component needs them; ``ANSWER_WEIGHTS``
-            where log-probs of answers are weighted sums.
+            where log-probs of answers are weighted sums, and ``PAIR_WEIGHTS`` where the losses of pairs are.
         rows_per_unit: 2: rows are pairs, each in one micro-batch, the chosen answer first; 1: rows have no partner.
         nll_coef: has to be 0 where rows have no partner.
 
@@ -83,7 +85,11 @@ def preference_objective(
     )
     result = loss(inputs)
     units = plan.normalizers.num_sequences / rows_per_unit
-    total = result.loss.sum() / units
+    losses, of_pairs = result.loss, columns.optional(PAIR_WEIGHTS)
+    if of_pairs is not None:
+        of_pairs = of_pairs[chosen.nonzero()[:, 0].to(of_pairs.device), 0]  # (P,)
+        losses = losses * of_pairs
+    total = losses.sum() / units
     parts: Metrics = {"loss/preference": loss_metric(total)}
     # Without weights: each token of an answer is to become likelier.
     whole = policy if weights is None else _sums(logprobs, mask, None)  # (B,)
@@ -101,6 +107,8 @@ def preference_objective(
         margins = result.chosen_rewards - result.rejected_rewards  # (P,)
         metrics["preference/margin"] = _mean(margins)
         metrics["preference/accuracy"] = _mean((margins > 0).to(margins.dtype))
+    if of_pairs is not None:
+        metrics["preference/pair_weight"] = _mean(of_pairs)
     return total, metrics | result.metrics | parts
 
 
