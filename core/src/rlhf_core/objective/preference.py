@@ -61,28 +61,7 @@ def preference_objective(
     mask, weights = columns.grid.mask, columns.optional(ANSWER_WEIGHTS)
     logprobs = columns.grid.pad(scores.logprobs)  # (B, A)
     policy = _sums(logprobs, mask, weights)  # (B,)
-    reference = columns.optional("ref_logprobs")
-    sums = None if reference is None else _sums(reference, mask, weights)  # (B,)
-    lengths = mask.sum(dim=1)  # (B,)
-
-    def answers(kind: Bool[Tensor, " b"]) -> AnswerLogprobs:
-        rows = kind.nonzero()[:, 0].to(policy.device)
-        return AnswerLogprobs(
-            policy=policy[rows],
-            reference=None if sums is None else sums[rows],
-            num_tokens=lengths[rows],
-        )
-
-    mismatched_kl = None
-    if plan.mismatched_kl is not None:
-        mismatched_kl = policy.new_tensor(plan.mismatched_kl)
-    has_matches = any(name.startswith(MATCHED) for name in columns.flat)
-    inputs = PreferenceInputs(
-        chosen=answers(chosen),
-        rejected=answers(~chosen),
-        mismatched_kl=mismatched_kl,
-        matched=_matched(columns.padded, chosen) if has_matches else None,
-    )
+    inputs = _inputs(policy, columns, chosen, plan)
     result = loss(inputs)
     units = plan.normalizers.num_sequences / rows_per_unit
     losses, of_pairs = result.loss, columns.optional(PAIR_WEIGHTS)
@@ -110,6 +89,39 @@ def preference_objective(
     if of_pairs is not None:
         metrics["preference/pair_weight"] = _mean(of_pairs)
     return total, metrics | result.metrics | parts
+
+
+def _inputs(
+    policy: Float[Tensor, " b"],
+    columns: ActionColumns,
+    chosen: Bool[Tensor, " b"],
+    plan: StepPlan,
+) -> PreferenceInputs:
+    """Return what the loss looks at, given the log-prob of each answer under the policy."""
+    mask, reference = columns.grid.mask, columns.optional("ref_logprobs")
+    sums = None
+    if reference is not None:
+        sums = _sums(reference, mask, columns.optional(ANSWER_WEIGHTS))  # (B,)
+    lengths = mask.sum(dim=1)  # (B,)
+
+    def answers(kind: Bool[Tensor, " b"]) -> AnswerLogprobs:
+        rows = kind.nonzero()[:, 0].to(policy.device)
+        return AnswerLogprobs(
+            policy=policy[rows],
+            reference=None if sums is None else sums[rows],
+            num_tokens=lengths[rows],
+        )
+
+    mismatched_kl = None
+    if plan.mismatched_kl is not None:
+        mismatched_kl = policy.new_tensor(plan.mismatched_kl)
+    has_matches = any(name.startswith(MATCHED) for name in columns.flat)
+    return PreferenceInputs(
+        chosen=answers(chosen),
+        rejected=answers(~chosen),
+        mismatched_kl=mismatched_kl,
+        matched=_matched(columns.padded, chosen) if has_matches else None,
+    )
 
 
 def _matched(
