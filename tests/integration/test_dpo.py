@@ -43,11 +43,15 @@ def dpo(*words):
 
 def answer_logprob(model, tokenizer, prompt, answer):
     """Log-prob of an answer and its end of sequence, without packing."""
+    return token_logprobs(model, tokenizer, prompt, answer).sum()
+
+
+def token_logprobs(model, tokenizer, prompt, answer):
     asked = tokenizer.encode(prompt, add_special_tokens=False)
     said = [*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id]
     ids = torch.tensor([*asked, *said])
     logprobs = model(input_ids=ids[None]).logits[0].log_softmax(-1)
-    return logprobs[len(asked) - 1 : -1].gather(1, ids[len(asked) :, None]).sum()
+    return logprobs[len(asked) - 1 : -1].gather(1, ids[len(asked) :, None])[:, 0]
 
 
 def naive_loss(model, reference, pairs, beta):
@@ -107,6 +111,129 @@ def naive_matched_loss(model, reference, pairs, kind):
     else:
         high, low = (sums["policy", k] - sums["reference", k] for k in ("chosen", "rejected"))
     return -torch.nn.functional.logsigmoid(0.3 * (high.sort().values - low.sort().values)).mean()
+
+
+UNEVEN = [
+    {**pair, "chosen": pair["chosen"] + "!" * (number % 4), "rejected": pair["rejected"] + "?" * (number % 3)}
+    for number, pair in enumerate(PAIRS)
+]  # fmt: skip
+
+
+def naive_ld_loss(model, reference, pairs, beta, alpha):
+    """LD-DPO, token by token: those beyond the pair's shorter answer weigh alpha, under both models."""
+    tokenizer = AutoTokenizer.from_pretrained("model")
+    losses = []
+    for pair in pairs:
+        answers = [
+            [
+                token_logprobs(one, tokenizer, pair["prompt"], pair[key])
+                for one in (model, reference)
+            ]
+            for key in ("chosen", "rejected")
+        ]
+        shorter = min(len(mine) for mine, _ in answers)
+        ratios = []
+        for mine, under_reference in answers:
+            tokens = mine - under_reference.detach()
+            ratios.append(tokens[:shorter].sum() + alpha * tokens[shorter:].sum())
+        losses.append(-torch.nn.functional.logsigmoid(beta * (ratios[0] - ratios[1])))
+    return torch.stack(losses).mean()
+
+
+def test_tokens_beyond_the_shorter_answer_weigh_less_in_updates_and_held_out_rows(folder):
+    held_out = [{**pair, "prompt": pair["prompt"].replace("+", "-")} for pair in UNEVEN]
+    for name, pairs in (("pairs", UNEVEN), ("held_out", held_out)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, pairs)) + "\n")
+    code = dpo(
+        *("--steps", "2", "--output", "run", "--train.batch_size", "16", "--optim", "sgd"),
+        *("--actor.sgd.lr", "1.0", "--actor.max_norm", "none", "--actor.warmup_ratio", "0"),
+        *("--preference.dpo.beta", "0.3", "--train.max_tokens_per_micro_batch", "40"),
+        *("--data.max_length", "40", "--preference.ld_alpha", "0.25"),
+        *("--eval.data", "held_out.jsonl", "--eval.every", "1"),
+    )
+
+    assert code == 0
+    model, reference = (
+        AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32) for _ in range(2)
+    )
+    found = records(Path("run"), "metrics")
+    for step in range(2):
+        loss = naive_ld_loss(model, reference, UNEVEN, 0.3, 0.25)
+        model.zero_grad()
+        loss.backward()
+        assert found[step]["loss/preference"] == pytest.approx(loss.item(), abs=1e-6)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight -= weight.grad
+    after = dict(AutoModelForCausalLM.from_pretrained("run/model").named_parameters())
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(after[name], weight, atol=2e-6, rtol=1e-5)
+    with torch.no_grad():
+        loss = naive_ld_loss(model, reference, held_out, 0.3, 0.25)
+        plain = naive_loss(model, reference, held_out, 0.3)
+    last = records(Path("run"), "eval")[-1]
+    assert last["eval/loss"] == pytest.approx(loss.item(), abs=1e-5)
+    assert plain.item() != pytest.approx(loss.item(), abs=1e-4)
+
+
+def naive_weight(model, tokenizer, pair):
+    """WPO's weight of a pair, by the probabilities of whole vocabularies."""
+    weight = 1.0
+    for key in ("chosen", "rejected"):
+        asked = tokenizer.encode(pair["prompt"], add_special_tokens=False)
+        said = [*tokenizer.encode(pair[key], add_special_tokens=False), tokenizer.eos_token_id]
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([[*asked, *said]])).logits[0]
+        shares = logits.softmax(-1)[len(asked) - 1 : -1]
+        aligned = [
+            math.log(float(share[token])) - math.log(float(share.square().sum()))
+            for share, token in zip(shares, said, strict=True)
+        ]
+        weight *= math.exp(sum(aligned) / len(said))
+    return weight
+
+
+def test_pairs_weigh_as_much_as_the_policy_would_have_written_them(folder):
+    held_out = [{**pair, "prompt": pair["prompt"].replace("+", "-")} for pair in UNEVEN]
+    for name, pairs in (("pairs", UNEVEN), ("held_out", held_out)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, pairs)) + "\n")
+    code = dpo(
+        *("--steps", "2", "--output", "run", "--train.batch_size", "16", "--optim", "sgd"),
+        *("--actor.sgd.lr", "1.0", "--actor.max_norm", "none", "--actor.warmup_ratio", "0"),
+        *("--preference.dpo.beta", "0.3", "--train.max_tokens_per_micro_batch", "40"),
+        *("--data.max_length", "40", "--preference.wpo"),
+        *("--eval.data", "held_out.jsonl", "--eval.every", "1"),
+    )
+
+    assert code == 0
+    tokenizer = AutoTokenizer.from_pretrained("model")
+    model, reference = (
+        AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32) for _ in range(2)
+    )
+
+    def weighted(pairs):
+        weights = [naive_weight(model, tokenizer, pair) for pair in pairs]
+        losses = [naive_loss(model, reference, [pair], 0.3) for pair in pairs]
+        parts = [weight * loss for weight, loss in zip(weights, losses, strict=True)]
+        return sum(parts) / len(pairs), sum(weights) / len(pairs)
+
+    found = records(Path("run"), "metrics")
+    for step in range(2):
+        loss, weight = weighted(UNEVEN)
+        model.zero_grad()
+        loss.backward()
+        assert found[step]["loss/preference"] == pytest.approx(loss.item(), rel=1e-4)
+        assert found[step]["preference/pair_weight"] == pytest.approx(weight, rel=1e-4)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= parameter.grad
+    after = dict(AutoModelForCausalLM.from_pretrained("run/model").named_parameters())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(after[name], parameter, atol=1e-5, rtol=1e-4)
+    with torch.no_grad():
+        loss, _ = weighted(held_out)
+    last = records(Path("run"), "eval")[-1]
+    assert last["eval/loss"] == pytest.approx(loss.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["aot", "aot_unpaired"])
@@ -196,6 +323,22 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         (["--preference.loss", "nothing"], "nothing"),
         (["--preference.weight", "2"], "there is one loss. Add --preference.terms.use"),
         (["--preference.terms.use", "kto"], "a loss on the same rows as dpo"),
+        (
+            ["--preference.loss", "simpo", "--preference.ld_alpha", "0.5"],
+            "expected 1 with simpo, which compares no whole answers with those of a reference",
+        ),
+        (
+            ["--preference.loss", "kto", "--preference.ld_alpha", "0.5"],
+            "expected 1 with kto, which learns from answers without a partner",
+        ),
+        (
+            ["--preference.loss", "kto", "--preference.wpo"],
+            "expected a loss of each pair by itself, got kto",
+        ),
+        (
+            ["--preference.loss", "aot", "--preference.wpo"],
+            "expected a loss of each pair by itself, got aot",
+        ),
         (["--data.chosen_key", "best"], "pairs.jsonl"),
         (["--loss", "ppo"], "there is no such option"),
         (["--preference.dpo.beta", "-1"], "a value above 0"),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_core.math import kl_estimate
+from rlhf_core.math import highest_entropy, kl_estimate, off_policy_mask
 from rlhf_plugin_algorithms.kl.k3 import k3
 from rlhf_plugin_algorithms.losses.ppo import clipped_policy_loss
 from rlhf_plugin_covariance.covariance import (
@@ -146,6 +146,45 @@ def trl_delta(batch: Batch) -> Both:
     """Its delta bounds the ratio, which for a bad token is the dual clip."""
     theirs = trl_loss(batch, "dapo", delta=1.5)
     return Both(ours=ours_clipped(batch, by_row=True, high=0.2, dual=1.5), theirs=theirs)
+
+
+def _trl_top_entropy(loss_type: str, mode: str) -> None:
+    @pair("trl", TRL_LOSS, "math.highest_entropy", case=loss_type, gradient=TO_POLICY)
+    def compare(batch: Batch) -> Both:
+        """Its quantile is over a micro-batch, which is the whole update here, and the KL is of all tokens."""
+        result = clipped_policy_loss(
+            *our_inputs(batch, by_row=True), clip_low=0.2, clip_high=0.2, dual_clip=None
+        )
+        chosen = highest_entropy(batch.entropy[batch.mask].float().numpy(), 0.3)
+        trained = torch.zeros_like(batch.mask).masked_scatter(
+            batch.mask, torch.from_numpy(chosen) > 0
+        )
+        kl = kl_estimate(batch.policy_logprobs, batch.ref_logprobs, k3, action_mask=batch.mask)
+        loss = torch.where(trained, result.loss, 0.0) + 0.3 * kl
+        theirs = trl_loss(batch, loss_type, beta=0.3, top_entropy_quantile=0.3)
+        return Both(ours=step_mean(batch, loss, mode), theirs=theirs)
+
+
+@pair("trl", TRL_LOSS, "math.off_policy_mask", gradient=TO_POLICY)
+def trl_off_policy_mask(batch: Batch) -> Both:
+    """It compares with the old log-probs where it has none of the sampler."""
+    kept = off_policy_mask(
+        batch.policy_logprobs,
+        batch.old_logprobs,
+        batch.broadcast_advantages,
+        batch.mask,
+        threshold=0.05,
+    )
+    result = clipped_policy_loss(
+        *our_inputs(batch, by_row=True), clip_low=0.2, clip_high=0.2, dual_clip=None
+    )
+    theirs = trl_loss(batch, "dapo", off_policy_mask_threshold=0.05)
+    assert int(kept.sum()) < int(batch.mask.sum())
+    return Both(ours=step_mean(batch, torch.where(kept, result.loss, 0.0)), theirs=theirs)
+
+
+_trl_top_entropy("dapo", "token-mean")
+_trl_top_entropy("grpo", "seq-mean-token-mean")
 
 
 @pair(

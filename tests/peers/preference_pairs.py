@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rlhf_core.contracts import TrajectoryColumns, Uid
 from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
 from rlhf_plugin_algorithms.preference.aot import AotConfig, AotLoss
 from rlhf_plugin_algorithms.preference.aot_unpaired import AotUnpairedConfig, AotUnpairedLoss
@@ -21,6 +22,8 @@ from rlhf_plugin_algorithms.preference.kto import KtoConfig, KtoLoss
 from rlhf_plugin_algorithms.preference.orpo import orpo_terms
 from rlhf_plugin_algorithms.preference.robust import RobustConfig, RobustLoss
 from rlhf_plugin_algorithms.preference.simpo import SimpoConfig, SimpoLoss
+from rlhf_plugin_supervised.training.preferences.answers import length_weights, pair_weights
+from rlhf_testing.conformance.columns import trajectory
 
 from .batches import Batch
 from .pairs import Both, pair
@@ -102,6 +105,72 @@ def trl_alpha_divergence(batch: Batch) -> Both:
         single, "sigmoid", beta=BETA, f_divergence="alpha_divergence", f_alpha=0.8
     )
     return Both(ours=DpoLoss(config)(pairs_of(single)).loss.mean(), theirs=theirs)
+
+
+def neighbors(lengths: list[int]) -> TrajectoryColumns:
+    """Return answers of these lengths."""
+    return TrajectoryColumns.from_trajectories(
+        [trajectory(Uid(0, row), (length,)) for row, length in enumerate(lengths)]
+    )
+
+
+def _trl_ld_dpo(loss: Any, loss_type: str, alpha: float) -> None:
+    case = f"{loss_type}, ld_alpha {alpha}"
+
+    @pair(
+        "trl",
+        DPO_TRAINER,
+        "training.preferences.answers.length_weights",
+        case=case,
+        gradient=TO_POLICY,
+    )
+    def compare(batch: Batch) -> Both:
+        # Its tail goes on through the padding, where nothing is compared.
+        inside = torch.where(batch.mask, batch.policy_logprobs, 0.0)
+        batch = replace(batch, policy_logprobs=inside)
+        half = len(batch.mask) // 2
+        lengths = batch.lengths[: 2 * half]
+        rows = neighbors(lengths.view(2, half).T.flatten().tolist())
+        flat = torch.from_numpy(length_weights(rows, alpha)).double()
+        weights = torch.zeros_like(batch.values.detach())
+        ends = rows.action_offsets
+        for place in range(2 * half):  # theirs are in halves
+            row = place // 2 + (place % 2) * half
+            weights[row, : lengths[row]] = flat[ends[place] : ends[place + 1]]
+        weighted = replace(
+            batch,
+            policy_logprobs=batch.policy_logprobs * weights,
+            ref_logprobs=batch.ref_logprobs * weights,
+        )
+        theirs = trl_dpo_loss(batch, loss_type, beta=BETA, ld_alpha=alpha)
+        return Both(ours=loss(pairs_of(weighted)).loss.mean(), theirs=theirs)
+
+
+@pair("trl", DPO_TRAINER, "training.preferences.answers.pair_weights", gradient=TO_POLICY)
+def trl_wpo(batch: Batch) -> Both:
+    half = len(batch.mask) // 2
+    order = torch.arange(2 * half).view(2, half).T.flatten()  # theirs are in halves
+    rows = neighbors(batch.lengths[order].tolist())
+
+    def flat(column: torch.Tensor) -> Any:
+        return (
+            torch.cat([column[row, : batch.lengths[row]] for row in order.tolist()])
+            .detach()
+            .numpy()
+        )
+
+    weights = pair_weights(rows, flat(batch.policy_logprobs), flat(batch.sum_pi_squared))
+    of_pairs = torch.from_numpy(weights)[torch.from_numpy(rows.action_offsets[:-1][0::2])].double()
+    losses = DpoLoss(DpoConfig(beta=BETA))(pairs_of(batch)).loss * of_pairs
+    theirs = trl_dpo_loss(batch, "sigmoid", beta=BETA, use_weighting=True)
+    return Both(ours=losses.mean(), theirs=theirs)
+
+
+for _alpha in (0.0, 0.4):
+    _trl_ld_dpo(DpoLoss(DpoConfig(beta=BETA)), "sigmoid", _alpha)
+_ipo = IpoLoss(IpoConfig(beta=BETA, length_normalized=True))
+_trl_ld_dpo(_ipo, "ipo", 0.4)
+_trl_ld_dpo(AotLoss(AotConfig(beta=BETA)), "aot", 0.4)
 
 
 _trl_dpo("apo_zero.ApoZeroLoss", ApoZeroLoss(ApoZeroConfig(beta=BETA)), "apo_zero", beta=BETA)

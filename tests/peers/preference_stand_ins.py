@@ -67,11 +67,15 @@ def kto_inputs(batch: Batch) -> PreferenceInputs:
     )
 
 
-def _outputs(logprobs: Tensor) -> SimpleNamespace:
+def _outputs(logprobs: Tensor, sum_pi_squared: Tensor | None = None) -> SimpleNamespace:
     """What TRL's models return with a fused head: log-probs of the labels, and statistics that are only logged."""
     nothing = torch.zeros_like(logprobs).detach()
     return SimpleNamespace(
-        log_probs=logprobs, entropy=nothing, mean_logits=nothing, is_top1=nothing.bool()
+        log_probs=logprobs,
+        entropy=nothing,
+        mean_logits=nothing,
+        is_top1=nothing.bool(),
+        log_sum_sq_probs=None if sum_pi_squared is None else sum_pi_squared.log(),
     )
 
 
@@ -103,6 +107,8 @@ def trl_dpo_loss(
     weights: Sequence[float] = (1.0,),
     f_divergence: str = "reverse_kl",
     f_alpha: float = 0.5,
+    ld_alpha: float | None = None,
+    use_weighting: bool = False,
 ) -> Tensor:
     """Return the loss of TRL's DPO trainer: its own method, unbound, without a model.
 
@@ -111,7 +117,13 @@ def trl_dpo_loss(
         f_alpha: its ``f_alpha_divergence_coef``.
     """
     whole = rows_of(batch, slice(0, len(batch.mask) // 2 * 2))
-    chosen, rejected = whole.ref_logprobs.sum(dim=1).chunk(2)
+    reference = whole.ref_logprobs
+    squares = torch.where(whole.mask, whole.sum_pi_squared, 1.0)  # it takes the log of padding too
+    if ld_alpha is not None:  # the trainer weighs those that it computes itself
+        shorter = torch.minimum(*whole.lengths.chunk(2)).repeat(2)
+        beyond = torch.arange(whole.mask.shape[1]) >= shorter[:, None]
+        reference = torch.where(beyond, ld_alpha * reference, reference)
+    chosen, rejected = reference.sum(dim=1).chunk(2)
     trainer = _trainer(
         beta=beta,
         label_smoothing=label_smoothing,
@@ -119,8 +131,8 @@ def trl_dpo_loss(
         loss_weights=weights,
         f_divergence_type=f_divergence,
         f_alpha_divergence_coef=f_alpha,
-        ld_alpha=None,
-        use_weighting=False,
+        ld_alpha=ld_alpha,
+        use_weighting=use_weighting,
     )
     inputs = {
         **_tokens(whole.mask),
@@ -128,7 +140,7 @@ def trl_dpo_loss(
         "ref_rejected_logps": rejected,
     }
     return _class(TRL_DPO)._compute_loss(
-        trainer, lambda **_: _outputs(whole.policy_logprobs), inputs, False
+        trainer, lambda **_: _outputs(whole.policy_logprobs, squares), inputs, False
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -172,6 +173,8 @@ def trl_step(
         get_off_policy_mask=getattr(trainer_class, "get_off_policy_mask", None),
         get_gamma_weights=getattr(trainer_class, "get_gamma_weights", None),
     )
+    if hasattr(trainer_class, "get_high_entropy_mask"):
+        self.get_high_entropy_mask = partial(trainer_class.get_high_entropy_mask, self)
     inputs = {
         "prompt_ids": torch.zeros(num_rows, 1, dtype=torch.long),
         "prompt_mask": torch.ones(num_rows, 1, dtype=torch.long),

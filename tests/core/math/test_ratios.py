@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlhf_core.batch.metric import metric_values
-from rlhf_core.math import mismatch_metrics
+from rlhf_core.math import mismatch_metrics, off_policy_mask
 
 # Rows of 3 and 2 tokens.
 MASK = torch.tensor([[True, True, True], [True, True, False]])
@@ -132,3 +132,22 @@ def test_the_maximum_of_several_batches_is_the_largest():
     name = "mismatch/logprob_diff_max"
 
     assert small[name].merge(large[name]).value() == pytest.approx(2.197225, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_off_policy_mask_is_that_of_a_loop_over_rows(seed):
+    draw = torch.Generator().manual_seed(seed)
+    mask = torch.arange(7) < torch.tensor([7, 3, 1, 0, 5])[:, None]
+    policy, rollout, advantages = torch.randn(3, 5, 7, generator=draw, dtype=torch.float64)
+    rollout = rollout + 0.5
+    padded = [torch.where(mask, each, torch.nan) for each in (policy, rollout, advantages)]
+
+    actual = off_policy_mask(*padded, mask, threshold=0.2)
+
+    expected = torch.zeros_like(mask)
+    for row, length in enumerate((7, 3, 1, 0, 5)):
+        away = [float(rollout[row, t] - policy[row, t]) for t in range(length)]
+        for t in range(length):
+            expected[row, t] = float(advantages[row, t]) >= 0 or sum(away) / length <= 0.2
+    assert torch.equal(actual, expected)
+    assert 0 < int(actual.sum()) < int(mask.sum())

@@ -1,10 +1,9 @@
 """The loss on answers some of which were preferred."""
 
-import inspect
 import itertools
+import math
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +13,8 @@ from rlhf_core import Component, PluginError, Registered
 from rlhf_core.batch.metric import merge_metrics, metric_values
 from rlhf_core.capabilities import UNPAIRED_ANSWERS
 from rlhf_core.contracts import (
+    ANSWER_WEIGHTS,
+    PAIR_WEIGHTS,
     ComponentRef,
     Normalizers,
     PreferenceObjective,
@@ -116,13 +117,25 @@ def logprobs():
 REFERENCE = torch.tensor([-0.4, -1.1, -1.0, -0.2, -0.2, -0.2, -1.0, -0.5]).double()
 
 
-def part(logprobs, rows, *, reference=REFERENCE, rewards=(1.0, 0.0, 1.0, 0.0)):
+def part(
+    logprobs,
+    rows,
+    *,
+    reference=REFERENCE,
+    rewards=(1.0, 0.0, 1.0, 0.0),
+    weights=None,
+    of_pairs=None,
+):
     """Scores and columns of some rows."""
     starts = np.cumsum([0, *LENGTHS])
     index = torch.from_numpy(np.concatenate([np.arange(starts[r], starts[r + 1]) for r in rows]))
     grid = ActionGrid.of(np.array(LENGTHS)[list(rows)], torch.device("cpu"))
     mine = logprobs[index]
     flat = {} if reference is None else {"ref_logprobs": reference[index]}
+    if weights is not None:
+        flat[ANSWER_WEIGHTS] = weights[index]
+    if of_pairs is not None:
+        flat[PAIR_WEIGHTS] = torch.tensor(np.repeat(np.repeat(of_pairs, 2), LENGTHS))[index]
     given = None if rewards is None else torch.tensor(rewards)[list(rows)]
     scores = ActionScores(logprobs=mine, entropies=torch.zeros_like(mine))
     return scores, ActionColumns(flat=flat, grid=grid, rewards=given)
@@ -158,6 +171,72 @@ def test_it_is_the_mean_over_pairs(build, logprobs, nll_coef):
     assert values["preference/accuracy"] == 1.0
     assert values["preference/chosen_nll"] == pytest.approx((1.5 / 2 + 0.6 / 3) / 2)
     assert ("loss/nll" in values) == (nll_coef > 0)
+
+
+WEIGHTS = torch.tensor([1.0, 0.25, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0]).double()
+
+
+@pytest.mark.parametrize("nll_coef", [0.0, 0.3])
+@pytest.mark.parametrize("cut", [[range(4)], [(0, 1), (2, 3)]], ids=["whole", "a_pair_at_a_time"])
+def test_weights_of_tokens_are_those_of_both_models_and_not_of_the_likelihood(
+    build, logprobs, nll_coef, cut
+):
+    """Log-ratios: -0.1 + 0.25 * 0.1 and -1, then 0.1 - 0.5 * 0.1 and -0.25."""
+    parts = [
+        build("logistic", nll_coef).rollouts(*part(logprobs, rows, weights=WEIGHTS), PLAN)
+        for rows in cut
+    ]
+    loss = sum(each for each, _ in parts)
+    (slope,) = torch.autograd.grad(loss, logprobs)
+
+    margins = [-0.075 + 1.0, 0.05 + 0.25]
+    pushes = [1 / (1 + math.exp(z)) / 2 for z in margins]  # d loss / d chosen log-prob, negated
+    expected = sum(math.log1p(math.exp(-z)) / 2 for z in margins)
+    expected += nll_coef * (1.5 / 2 + 0.6 / 3) / 2
+    assert loss.item() == pytest.approx(expected)
+    signs = [-pushes[0], -pushes[0], pushes[0], *[-pushes[1]] * 3, pushes[1], pushes[1]]
+    likelihood = [-1 / 4, -1 / 4, 0, -1 / 6, -1 / 6, -1 / 6, 0, 0]
+    wanted = [
+        sign * weight + nll_coef * extra
+        for sign, weight, extra in zip(signs, WEIGHTS.tolist(), likelihood, strict=True)
+    ]
+    assert slope.tolist() == pytest.approx(wanted)
+    values = metric_values(merge_metrics([metrics for _, metrics in parts]))
+    assert values["preference/chosen_nll"] == pytest.approx((1.5 / 2 + 0.6 / 3) / 2)
+
+
+@pytest.mark.parametrize("cut", [[range(4)], [(0, 1), (2, 3)]], ids=["whole", "a_pair_at_a_time"])
+def test_weights_of_pairs_multiply_their_losses_and_not_the_divisor(build, logprobs, cut):
+    """Log-ratios: 0.0 and -1.0, then 0.0 and -0.25; the likelihood is not weighted."""
+    parts = [
+        build("logistic", 0.3).rollouts(*part(logprobs, rows, of_pairs=[0.5, 0.1]), PLAN)
+        for rows in cut
+    ]
+    loss = sum(each for each, _ in parts)
+
+    likelihood = 0.3 * (1.5 / 2 + 0.6 / 3) / 2
+    losses = [math.log1p(math.exp(-1.0)), math.log1p(math.exp(-0.25))]
+    assert loss.item() == pytest.approx((0.5 * losses[0] + 0.1 * losses[1]) / 2 + likelihood)
+    (slope,) = torch.autograd.grad(loss - likelihood_of(logprobs), logprobs)
+    pushes = [0.5 / (1 + math.exp(1.0)) / 2, 0.1 / (1 + math.exp(0.25)) / 2]
+    wanted = [-pushes[0]] * 2 + [pushes[0]] + [-pushes[1]] * 3 + [pushes[1]] * 2
+    assert slope.tolist() == pytest.approx(wanted)
+    values = metric_values(merge_metrics([metrics for _, metrics in parts]))
+    assert values["preference/pair_weight"] == pytest.approx(0.3)
+
+
+def likelihood_of(logprobs):
+    return 0.3 * (-logprobs[:2].sum() / 2 - logprobs[3:6].sum() / 3) / 2
+
+
+def test_equal_weights_of_1_change_no_bit(build, logprobs):
+    found = []
+    for weights, of_pairs in ((None, None), (torch.ones(8).double(), [1.0, 1.0])):
+        rows = part(logprobs, range(4), weights=weights, of_pairs=of_pairs)
+        loss, _ = build("logistic", 0.3).rollouts(*rows, PLAN)
+        found.append((loss, *torch.autograd.grad(loss, logprobs)))
+
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 def test_it_does_not_depend_on_the_micro_batches(build, logprobs):
@@ -232,18 +311,20 @@ def test_each_part_of_a_sum_is_refused_by_its_own_name(build, logprobs, name, sh
         build("logistic", further=(name,)).rollouts(*part(logprobs, range(4)), PLAN)
 
 
+class WithNan(ActionColumns):
+    """Columns with NaN at padding."""
+
+    def optional(self, name):
+        column = super().optional(name)
+        return None if column is None else torch.where(self.grid.mask, column, torch.nan)
+
+
 def test_padding_has_no_effect(build, logprobs):
     """The column of the shorter row is padded with whatever the grid pads with; the sums leave it out."""
-    scores, columns = part(logprobs, range(4))
-    spoiled = SimpleNamespace(**{name: getattr(columns, name) for name in ("flat", "rewards")})
-    spoiled.grid = columns.grid
-    spoiled.optional = lambda name: torch.where(
-        columns.grid.mask, columns.padded(name), float("nan")
-    )
+    scores, columns = part(logprobs, range(4), weights=torch.ones(8).double(), of_pairs=[1.0, 1.0])
+    spoiled = WithNan(flat=columns.flat, grid=columns.grid, rewards=columns.rewards)
 
-    loss, _ = inspect.unwrap(preference_objective)(
-        Logistic(), scores, spoiled, PLAN, rows_per_unit=2, nll_coef=0.0
-    )
+    loss, _ = preference_objective(Logistic(), scores, spoiled, PLAN, rows_per_unit=2, nll_coef=0.0)
 
     torch.testing.assert_close(loss, by_hand(logprobs))
 

@@ -28,6 +28,7 @@ from rlhf_core.contracts import (
     Turn,
     Uid,
 )
+from rlhf_core.contracts.backend import TRAINED
 from rlhf_core.plugins import Plugins, empty
 from rlhf_plugin_algorithms.kl.k3 import k3
 from rlhf_plugin_algorithms.optimizers import MuonConfig
@@ -346,6 +347,12 @@ def make_batch(
         teacher_top=_top_tokens(rng, size, top) if top else None,
         supervised=make_trajectories(3, seed + 7) if supervised else None,
     )
+
+
+def every_third_left_out(batch: TrainBatch) -> TrainBatch:
+    """The batch whose policy loss trains on two of three actions."""
+    trained = np.arange(len(batch.columns["advantages"])) % 3 > 0
+    return replace(batch, columns={**batch.columns, TRAINED: trained.astype(np.float32)})
 
 
 def routed(batch: TrainBatch) -> TrainBatch:

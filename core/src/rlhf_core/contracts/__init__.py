@@ -124,7 +124,9 @@ from .optimizer import NamedParameters as NamedParameters
 from .optimizer import Optimizer as Optimizer
 from .optimizer import ParameterGroup as ParameterGroup
 from .optimizer import norm_parameters as norm_parameters
+from .preference import ANSWER_WEIGHTS as ANSWER_WEIGHTS
 from .preference import MATCHED as MATCHED
+from .preference import PAIR_WEIGHTS as PAIR_WEIGHTS
 from .preference import AnswerLogprobs as AnswerLogprobs
 from .preference import MatchedPairs as MatchedPairs
 from .preference import PreferenceInputs as PreferenceInputs

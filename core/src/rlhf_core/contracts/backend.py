@@ -119,6 +119,11 @@ JUDGED = "judged"
 dropped. Actions with 0 train only the terms of the loss that need no advantages. Without the column all rewards
 count."""
 
+TRAINED = "trained"
+"""Name of the column of a ``TrainBatch`` that is 1 at actions that the policy loss trains on, and 0 at those that it
+leaves out. They count in the normalizers all the same, and every other term of the loss has them. Without the column
+the policy loss trains on all actions."""
+
 PREPARED = "prepared/"
 """Prefix of the columns of a ``TrainBatch`` that the policy loss's own ``prepare`` returned."""
 
@@ -134,7 +139,8 @@ class TrainBatch:
     columns: Mapping[str, NDArray[np.float32]]
     """(sum of A,) each: ``advantages``, and those that a component needs of ``old_logprobs``, ``rollout_logprobs``,
     ``ref_logprobs``, ``teacher_logprobs``, ``returns`` and ``values``; ``row_weights`` where an episode has several
-    rows; ``judged`` where the rewards of some do not count; ``labels`` in [0, 1] for a ``StepLabelObjective``; and
+    rows; ``judged`` where the rewards of some do not count; ``trained`` where the policy loss leaves some actions out,
+    and the ``entropy`` that they were chosen by; ``labels`` in [0, 1] for a ``StepLabelObjective``; and
     ``prepared/NAME`` for each column that the policy loss's ``prepare`` returned."""
     teacher_top: TopTokens | None = None
     """The teacher's most probable tokens at each action."""

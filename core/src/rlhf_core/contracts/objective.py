@@ -70,6 +70,9 @@ class PolicyObjective(Objective):
     """True: ``StepPlan.entropy_coef`` may be positive."""
     terms: tuple[LossTerm, ...] = ()
     """Further losses that are added."""
+    off_policy_mask: float | None = None
+    """The policy loss leaves out the actions of a negative advantage in rows whose mean log-ratio of the sampler to the
+    policy is above this, in nats per token (``math.off_policy_mask``); None: it leaves none out for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

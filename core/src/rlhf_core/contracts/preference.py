@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerLogprobs:
-    """Log-probs of whole answers: sums over their tokens, the end of the turn included and the prompt not, in nats."""
+    """Log-probs of whole answers: sums over their tokens, the end of the turn included and the prompt not, in nats.
+    With ``ANSWER_WEIGHTS`` they are weighted sums."""
 
     policy: Float[Tensor, " n"]
     """Log-prob of each answer under the policy being trained. Only this field has a gradient."""
@@ -43,6 +44,14 @@ class AnswerLogprobs:
             )
         return self.policy - self.reference.detach()
 
+
+ANSWER_WEIGHTS = "answer_weights"
+"""Name of the column of a ``TrainBatch`` with the weight of each token's log-prob in that of its whole answer, under
+the policy and under the reference. Without it all weights are 1."""
+
+PAIR_WEIGHTS = "pair_weights"
+"""Name of the column of a ``TrainBatch`` with the weight of each pair's loss: both rows of a pair hold it everywhere.
+The weights do not change the number of units that divides. Without it all weights are 1."""
 
 MATCHED = "matched/"
 """Prefix of the columns of a ``TrainBatch`` with ``MatchedPairs``: both rows of a pair hold its numbers everywhere."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..moved import moved_name
 from .entropy import adapted_entropy_coef as adapted_entropy_coef
+from .entropy import highest_entropy as highest_entropy
 from .groups import group_mean as group_mean
 from .groups import group_size as group_size
 from .groups import group_std as group_std
@@ -28,6 +29,7 @@ from .masked import whiten as whiten
 from .policy_gradient import weighted_reinforce as weighted_reinforce
 from .ratios import MAX_LOG_RATIO as MAX_LOG_RATIO
 from .ratios import mismatch_metrics as mismatch_metrics
+from .ratios import off_policy_mask as off_policy_mask
 from .ratios import token_log_ratios as token_log_ratios
 from .returns import reward_to_go as reward_to_go
 from .schedule import lr_factor as lr_factor

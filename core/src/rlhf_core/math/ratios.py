@@ -1,5 +1,5 @@
-"""Log-ratios of two policies at the sampled tokens, bounded so that their exponential is finite; and metrics of the
-mismatch, which is the difference between the trainer's and the sampler's log-probs.
+"""Log-ratios of two policies at the sampled tokens, bounded so that their exponential is finite; a mask by their means;
+and metrics of the mismatch, which is the difference between the trainer's and the sampler's log-probs.
 
 Trainer and sampler compute with different kernels and precision, or the sampler had older weights. Metrics of the
 mismatch are over a whole rollout batch: quantiles and effective sample sizes of parts cannot be merged.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..batch.metric import Metric, Metrics
 from ..lazy import Bool, Float, torch
+from .sequences import row_mean
 
 MAX_LOG_RATIO = 20.0
 """Largest size of a log-ratio, in nats. e^20 is 5e8: far beyond any clip range, and finite in float32 also after
@@ -27,6 +28,33 @@ def token_log_ratios(
     # Padding is replaced before the arithmetic: a nan there would come back in the backward pass as 0 * nan.
     difference = torch.where(action_mask, policy_logprobs - behavior_logprobs, 0.0)
     return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def off_policy_mask(
+    policy_logprobs: Float[torch.Tensor, "b a"],
+    rollout_logprobs: Float[torch.Tensor, "b a"],
+    advantages: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
+    *,
+    threshold: float,
+) -> Bool[torch.Tensor, "b a"]:
+    """Return False at tokens of a negative advantage in rows that the policy has moved away from; False at padding.
+
+    ``A_t >= 0`` or ``mean over the row of (rollout - policy) <= threshold``. The mean estimates, in nats per token, the
+    KL of the sampler from the policy. A bad answer that the policy would not give any more has little to teach and a
+    gradient that may be large; a good one is kept however far away it is. A threshold that no row exceeds keeps all
+    action tokens. No gradient flows, and values at padding, nan included, have no effect.
+
+    Args:
+        policy_logprobs: of the policy that is being trained.
+        rollout_logprobs: of the sampler.
+        threshold: ``delta`` of the paper, positive, in nats per token.
+
+    Source: DeepSeek-AI 2025 (DeepSeek-V3.2), arXiv:2512.02556, equation 9. TRL's mask is equal.
+    """
+    behind = torch.where(action_mask, rollout_logprobs - policy_logprobs.detach(), 0.0).double()
+    is_near = row_mean(behind, action_mask) <= threshold  # (B, 1)
+    return action_mask & ((advantages >= 0) | is_near)
 
 
 def mismatch_metrics(

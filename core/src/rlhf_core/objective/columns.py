@@ -13,11 +13,13 @@ from jaxtyping import Bool, Float, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..batch.metric import Metric, Metrics
 from ..contracts.backend import (
     JUDGED,
     MARGIN,
     PREPARED,
     ROW_WEIGHTS,
+    TRAINED,
     Aggregation,
     Normalizers,
     TrainBatch,
@@ -25,7 +27,7 @@ from ..contracts.backend import (
 from ..contracts.correction import Correction
 from ..contracts.loss import LossInputs
 from ..errors import PluginError
-from ..math import aggregate
+from ..math import aggregate, off_policy_mask
 
 
 def on_device(array: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
@@ -193,6 +195,68 @@ def rows_of(columns: RowsT, rows: Int64[Tensor, " j"]) -> RowsT:
         elif isinstance(value, Mapping) and each.name != "metrics":  # those are of all rows
             chosen[each.name] = {name: column[rows] for name, column in value.items()}
     return replace(columns, **chosen)
+
+
+def corrected(
+    token_loss: Float[Tensor, "b a"], correction: Correction | None, *, weighted: bool
+) -> Float[Tensor, "b a"]:
+    """Return ``w_t keep_t l_t``. A dropped token counts in the normalizer all the same.
+
+    Args:
+        weighted: True: the loss has multiplied itself by the weights already.
+    """
+    if correction is None:
+        return token_loss
+    if not weighted:
+        token_loss = token_loss * correction.weights
+    # where(), not multiplication: 0 * nan is nan, and the loss of a dropped token may be nan.
+    return torch.where(correction.keep, token_loss, 0.0)
+
+
+TRAINED_TOKENS = "policy/trained_tokens"
+OFF_POLICY_TOKENS = "policy/off_policy_tokens"
+"""Names of the metrics of ``trained_part``."""
+
+
+def trained_part(
+    token_loss: Float[Tensor, "j a"],
+    inputs: LossInputs,
+    columns: ActionColumns,
+    max_log_ratio: float | None,
+) -> tuple[Float[Tensor, "j a"], Metrics]:
+    """Return the losses with 0, and no gradient, at the actions that the policy loss leaves out: those that the column
+    ``TRAINED`` does, and those of ``PolicyObjective.off_policy_mask``. Where there is neither, the losses are returned
+    as they are.
+
+    The metrics are the share of action tokens that the column leaves in, and the share that the mask takes out.
+
+    Args:
+        token_loss: losses of the rows whose rewards count.
+        inputs: those of these rows.
+        columns: those of all rows of the micro-batch.
+        max_log_ratio: ``PolicyObjective.off_policy_mask``.
+
+    Raises:
+        PluginError: the batch came without the sampler's log-probs, and the mask compares with them.
+    """
+    trained, rows, mask = columns.optional(TRAINED), columns.judged_rows, inputs.action_mask
+    kept, metrics, count = mask, dict[str, Metric](), mask.sum()
+    if trained is not None:
+        kept = kept & ((trained if rows is None else trained[rows]) > 0.5)  # (J, A)
+        metrics[TRAINED_TOKENS] = Metric(kept.sum(), count)
+    if max_log_ratio is not None:
+        sampled = columns.padded("rollout_logprobs")  # (B, A)
+        near = off_policy_mask(
+            inputs.policy_logprobs,
+            sampled if rows is None else sampled[rows],
+            inputs.advantages,
+            mask,
+            threshold=max_log_ratio,
+        )
+        kept = kept & near
+        metrics[OFF_POLICY_TOKENS] = Metric((mask & ~near).sum(), count)
+    # where(), not multiplication: 0 * nan is nan, and the loss of an action that is left out may be nan.
+    return torch.where(kept, token_loss, 0.0) if metrics else token_loss, metrics
 
 
 def reduced(

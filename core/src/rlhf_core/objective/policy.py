@@ -24,13 +24,25 @@ from ..contracts.functions.kl import KlEstimator
 from ..contracts.loss import LossInputs, PolicyLoss, TokenLoss
 from ..math import kl_estimate, unbiased_kl
 from ..plugins import Plugins
-from .columns import TEACHER_TOP_LOGPROBS, ActionColumns, ActionGrid, ActionScores, reduced, rows_of
+from .columns import (
+    OFF_POLICY_TOKENS,
+    TEACHER_TOP_LOGPROBS,
+    TRAINED_TOKENS,
+    ActionColumns,
+    ActionGrid,
+    ActionScores,
+    corrected,
+    reduced,
+    rows_of,
+    trained_part,
+)
 
 Part: TypeAlias = tuple[Float[Tensor, ""], Metrics]
 """A micro-batch's part of the step's loss, and the metrics of the part."""
 RecordLosses: TypeAlias = Callable[[Tensor, Tensor], None]
 """``record(losses, clipped)``, (M,) each: ``StepOutcome.losses`` and ``StepOutcome.clipped`` of a micro-batch."""
 LOGGED = {"loss/policy", "loss/kl", "loss/entropy", "kl/ref", "policy/entropy", "policy/approx_kl"}
+LOGGED |= {OFF_POLICY_TOKENS, TRAINED_TOKENS}  # where some actions are left out
 """Metrics of the objective itself, beside one for each term."""
 
 
@@ -151,13 +163,14 @@ def policy_objective(
 ) -> Part:
     """Return this micro-batch's part of the step's loss, to be minimized, and its metrics.
 
-    ``loss = sum n_t (w_t keep_t l_t + kl_coef KL_t - entropy_coef H_t) + sum over terms j of weight_j sum n_jt l_jt``,
-    with the inner sums over the action tokens t, the policy loss ``l``, the terms' losses ``l_j``, the correction's
-    ``w`` and ``keep`` (1 without a correction; a policy loss that applies ``w`` itself is not multiplied again), the
-    estimate ``KL`` of the divergence from the reference, and the entropy ``H``. The weight ``n_t`` of a token is that
-    of the aggregation: ``1 / num_actions``, ``1 / (num_sequences * actions of its episode)`` or
-    ``1 / (num_sequences * max_actions)``, with the totals of ``plan.normalizers``; ``n_jt`` that of the term's own.
-    Sequences are episodes: one of several rows weighs as much as one of a single row.
+    ``loss = sum n_t (w_t keep_t m_t l_t + kl_coef KL_t - entropy_coef H_t) + sum over terms j of weight_j sum n_jt
+    l_jt``, with the inner sums over the action tokens t, the policy loss ``l``, the terms' losses ``l_j``, the
+    correction's ``w`` and ``keep`` (1 without a correction; a policy loss that applies ``w`` itself is not multiplied
+    again), ``m`` 0 at the actions that the policy loss leaves out (``trained_part``) and 1 elsewhere, the estimate
+    ``KL`` of the divergence from the reference, and the entropy ``H``. The weight ``n_t`` of a token is that of the
+    aggregation: ``1 / num_actions``, ``1 / (num_sequences * actions of its episode)`` or ``1 / (num_sequences *
+    max_actions)``, with the totals of ``plan.normalizers``; ``n_jt`` that of the term's own. Sequences are episodes:
+    one of several rows weighs as much as one of a single row.
 
     Where the rewards of some rows do not count (``JUDGED``), the policy loss and the terms that need advantages are
     summed over the other rows, and divided by their totals. The KL, the entropy and the terms that need none are of all
@@ -258,12 +271,14 @@ def _judged_part(
         correction = None if correction is None else rows_of(correction, rows)
         weights = None if weights is None else weights[rows]
     result = components.loss(inputs)
-    token_loss = _corrected(result.loss, correction, weighted=components.applies_is_weights)
+    token_loss = corrected(result.loss, correction, weighted=components.applies_is_weights)
+    max_log_ratio = components.objective.off_policy_mask
+    token_loss, left_out = trained_part(token_loss, inputs, columns, max_log_ratio)
     if record is not None:
         _record_losses(record, result.loss, token_loss, inputs, columns)
     aggregation = components.objective.aggregation
     loss = reduced(token_loss, inputs.action_mask, aggregation, totals, weights)
-    metrics = {**result.metrics, "loss/policy": loss_metric(loss)}
+    metrics = {**result.metrics, **left_out, "loss/policy": loss_metric(loss)}
     terms = [one for one in components.terms_on("rollouts") if one.needs_advantages]
     return _with_terms((loss, metrics), terms, inputs, totals, weights)
 
@@ -330,22 +345,6 @@ def _correction(
     if old is None:
         old = policy.detach()
     return components.correction(old, columns.padded("rollout_logprobs"), columns.grid.mask)
-
-
-def _corrected(
-    token_loss: Float[Tensor, "b a"], correction: Correction | None, *, weighted: bool
-) -> Float[Tensor, "b a"]:
-    """Return ``w_t keep_t l_t``. A dropped token counts in the normalizer all the same.
-
-    Args:
-        weighted: True: the loss has multiplied itself by the weights already.
-    """
-    if correction is None:
-        return token_loss
-    if not weighted:
-        token_loss = token_loss * correction.weights
-    # where(), not multiplication: 0 * nan is nan, and the loss of a dropped token may be nan.
-    return torch.where(correction.keep, token_loss, 0.0)
 
 
 def _loss_inputs(

@@ -154,6 +154,20 @@ class LossSection(Config):
         description="leave samples that were cut off out of the updates; their rewards still count in the baselines of "
         "their groups",
     )
+    top_entropy: float = Field(
+        1.0,
+        ge=0.0,
+        le=1.0,
+        description="share of an update's action tokens that the policy loss trains on: those with the highest "
+        "entropy before the step's updates; 1: all; 0.2 in arXiv:2506.01939. The others count in the mean, with 0",
+    )
+    off_policy_mask: float | None = Field(
+        None,
+        gt=0.0,
+        le=20.0,
+        description="sequences with a negative advantage do not train the policy loss if the sampler's log-probs are, "
+        "averaged over tokens, more than this many nats above the policy's (arXiv:2512.02556); unset: all do",
+    )
 
 
 class CorrectionSection(Config):

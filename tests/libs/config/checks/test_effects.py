@@ -102,6 +102,10 @@ NO_EFFECT = {
         ["--loss", "reads_sampler", "--rollout.compared_share", "0.5"],
         "all samples carry the sampler's log-probs",
     ),
+    "share of compared samples, when all are measured": (
+        ["--algo.loss.off_policy_mask", "0.5", "--rollout.compared_share", "0.5"],
+        "all samples carry the sampler's log-probs",
+    ),
     "share of compared samples, when they are the old ones": (
         ["--rollout.max_staleness", "1", "--rollout.compared_share", "0.5"],
         "all samples carry the sampler's log-probs",

@@ -91,6 +91,11 @@ CONTRADICTIONS = {
         "those of another distribution",
         "config/logprobs-of-another-distribution",
     ),
+    "distance to a truncated distribution": (
+        ["--algo.loss.off_policy_mask", "0.5", "--rollout.top_p", "0.9"],
+        "would look farther",
+        "config/logprobs-of-another-distribution",
+    ),
     "correction of nothing": (
         ["--algo.loss.old_logprobs", "rollout", "--algo.correction.kind", "cut"],
         "would be the same numbers",

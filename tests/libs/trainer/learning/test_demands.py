@@ -25,6 +25,7 @@ def test_a_run_without_needs_has_no_models_and_no_passes_beside_the_update(resol
         (("--loss", "looks_first"), "prepares_step"),
         (("--algo.terms.use", "imitate", "--supervised.data", "x"), "supervised"),
         (("--loss", "follow", "--algo.teacher.path", "x"), "teacher"),
+        (("--algo.loss.off_policy_mask", "0.5"), "rollout_logprobs"),
         (("--rollout.max_staleness", "1"), "rollout_as_old"),
         (("--rollout.max_staleness", "1"), "rollout_logprobs"),
     ],
@@ -41,6 +42,8 @@ def test_what_is_asked_for_is_there_and_only_then(resolved, words, field):
         (("--algo.kl.coef", "0.1"), ("logprobs",)),  # of the KL in the reward
         (("--algo.kl.coef=0.1", "--algo.kl.mode=loss", "--algo.kl.estimator=k3"), ()),
         (("--train.inner_epochs", "2"), ("logprobs",)),
+        (("--algo.loss.top_entropy", "0.2"), ("logprobs", "entropy")),
+        (("--algo.loss.top_entropy", "1"), ()),
         (("--train.inner_epochs", "2", "--algo.loss.old_logprobs", "rollout"), ()),
     ],
 )

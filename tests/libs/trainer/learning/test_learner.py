@@ -455,3 +455,73 @@ def test_where_all_samples_were_cut_off_nothing_is_updated(learning):
     assert one.calls == []
     assert not outcome.policy_changed
     assert outcome.supervised_taken == 5
+
+
+HALF = ("--algo.loss.top_entropy", "0.5")
+
+
+def entropies_are(role, column):
+    """Have the policy say these entropies of the batch."""
+
+    async def statistics(batch, names):
+        role.calls.append("policy statistics")
+        zeros = np.zeros(int(batch.num_actions.sum()), np.float32)
+        return {name: np.float32(column) if name == "entropy" else zeros for name in names}
+
+    role.statistics = statistics
+
+
+def test_each_update_trains_on_the_actions_of_its_own_highest_entropies(learning):
+    """The actions of the rows are 2 + 3 + 1 + 2; each update has two rows."""
+    one = learning(*HALF, "--train.batch_size", "2")
+    entropies_are(one.roles["policy"], [5, 6, 7, 8, 9, 1, 2, 3])
+    of_row = {0: [5, 6], 1: [7, 8, 9], 2: [1], 3: [2, 3]}
+    uids = list(one.batch.uids())
+
+    one.learn()
+
+    assert one.calls == ["policy statistics", "policy update", "policy update"]
+    for update in one.roles["policy"].updates:
+        rows = [uids.index(uid) for uid in update.trajectories.uids()]
+        entropies = [each for row in rows for each in of_row[row]]
+        middle = float(np.median(entropies))
+        assert update.columns["trained"].tolist() == [float(each >= middle) for each in entropies]
+
+
+def test_entropies_of_rows_whose_rewards_do_not_count_have_no_part_in_the_choice(learning):
+    one = learning(*HALF, "--algo.kl.coef=0.5", "--algo.kl.mode=loss", "--algo.kl.estimator=k3")
+    entropies_are(one.roles["policy"], [1, 2, 3, 4, 5, 9, 9, 9])
+
+    one.learn(judged=np.array([True, True, False, False]))
+
+    (update,) = one.roles["policy"].updates
+    assert update.columns["trained"].tolist() == [0, 0, 1, 1, 1, 0, 0, 0]
+
+
+def test_entropies_of_samples_that_are_left_out_have_no_part_in_the_choice(learning):
+    one = learning(*HALF, *MASKED)
+    entropies_are(one.roles["policy"], [1, 2, 9, 9, 9, 3, 4, 5])
+    one.batch = with_cut(one.batch, 1)
+
+    one.learn()
+
+    (update,) = one.roles["policy"].updates
+    assert update.columns["trained"].tolist() == [0, 0, 1, 1, 1]
+
+
+def test_without_a_share_no_pass_is_made_and_no_column_is_sent(learning):
+    one = learning()
+
+    one.learn()
+
+    assert one.calls == ["policy update"]
+    assert {"trained", "entropy"}.isdisjoint(one.roles["policy"].updates[0].columns)
+
+
+def test_a_step_without_rows_has_its_updates_with_a_share_too(learning):
+    one = learning(*HALF, "--train.batch_size", "2")
+    one.batch = one.batch.select(np.empty(0, np.int64))
+
+    one.learn(judged=np.empty(0, bool))
+
+    assert one.calls == ["policy update"] * 2

@@ -26,6 +26,8 @@ COMBINATIONS = [
         for level in LEVELS
         for gate in GATES
     ),
+    *({"level": level, "mode": "truncate", "high": 1.2, "veto": 0.4} for level in LEVELS),
+    {"level": "token", "mode": "mask", "low": 0.8, "high": 1.2, "veto": 0.5},
 ]
 
 
@@ -55,6 +57,8 @@ def slow_effect(old, rollout, mask, options):
             value = 1.0 if weight == "off" else statistic(pairs, pair, weight, "ratio")
             value = min(value, options.get("max_weight", math.inf))
             table[row, place] = value if (low or 0.0) <= judged <= high else 0.0
+        if any(math.exp(old - rollout) < options.get("veto", 0.0) for old, rollout in pairs):
+            table[row] = 0.0
     return table
 
 
@@ -232,3 +236,35 @@ def test_a_batch_without_tokens_is_empty_and_not_an_error(correct):
         result = correct((empty, empty, mask), **options)
         assert not result.keep.any()
         assert metric_values(result.metrics) == {}
+
+
+@pytest.mark.parametrize(
+    ("veto", "kept"),
+    [
+        (None, [[True, True, True], [True, True, False]]),
+        (0.3, [[True, True, True], [True, True, False]]),
+        (0.5, [[False, False, False], [True, True, False]]),  # 0.4 is below it
+        (0.95, [[False, False, False], [False, False, False]]),  # and 0.9
+    ],
+)
+def test_a_token_of_too_small_a_ratio_drops_its_row_and_leaves_weights_alone(
+    measured, correct, veto, kept
+):
+    """Token ratios 1.5, 3, 0.4 and 1, 0.9."""
+    result = correct(measured, level="token", mode="truncate", high=2.0, veto=veto)
+
+    assert result.keep.tolist() == kept
+    expected = torch.tensor([[1.5, 2.0, 0.4], [1.0, 0.9, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(result.weights, expected)
+
+
+@every_combination
+def test_a_veto_that_no_token_reaches_changes_no_bit(drawn, correct, options):
+    case = drawn((5, 1, 7, 3), drift=0.9)
+    options = {name: value for name, value in options.items() if name != "veto"}
+
+    actual = correct(case, **options, veto=1e-8)
+
+    expected = correct(case, **options)
+    assert torch.equal(actual.weights, expected.weights)
+    assert torch.equal(actual.keep, expected.keep)

@@ -60,6 +60,10 @@ def test_rlhf_dpo_accepts_the_result(run, workspace, tmp_path, capsys):
         ("loss_type: apo_down", {"loss": "apo_down", "apo_down.beta": 0.1}),
         ("loss_type: bco_pair", {"loss": "bco", "bco.beta": 0.1}),
         (
+            "ld_alpha: 0.5\nuse_weighting: true",
+            {"loss": "dpo", "dpo.beta": 0.1, "ld_alpha": 0.5, "wpo": True},
+        ),
+        (
             "f_divergence_type: js_divergence",
             {"loss": "dpo", "dpo.beta": 0.1, "dpo.f_divergence": "js_divergence"},
         ),

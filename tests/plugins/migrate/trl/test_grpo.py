@@ -227,6 +227,15 @@ def test_scales_of_rewards(grpo, value, name):
     assert grpo(f"scale_rewards: {value}")[0]["algo.advantage.estimator"] == name
 
 
+def test_tokens_that_the_loss_leaves_out_are_left_out(grpo):
+    settings, rows = grpo("top_entropy_quantile: 0.2\noff_policy_mask_threshold: 0.5")
+
+    assert settings["algo.loss.top_entropy"] == 0.2
+    assert settings["algo.loss.off_policy_mask"] == 0.5
+    assert "over the whole update" in rows["top_entropy_quantile: 0.2"].text
+    assert "algo.loss.top_entropy" not in grpo("seed: 1")[0]
+
+
 def test_numbers_that_yaml_reads_as_text_are_numbers(grpo):
     assert grpo("learning_rate: 1e-6")[0]["actor.adam.lr"] == 1e-6
 

@@ -205,7 +205,8 @@ def _rollouts_without_effect(
             "Leave that option out.",
         )
     as_old = old_logprobs_from(run, selections) == "rollout"
-    if as_old or "rollout_logprobs" in needs(selections, labels):
+    masks = run.algo.loss.off_policy_mask is not None
+    if as_old or masks or "rollout_logprobs" in needs(selections, labels):
         yield (
             "rollout.compared_share",
             "all samples carry the sampler's log-probs, because this run needs them. Leave that option out.",

@@ -119,6 +119,13 @@ def _old_logprobs_rules(
             "distribution, so the ratio would be wrong.\n  Set --algo.loss.old_logprobs auto, or sample without them.",
             code="config/logprobs-of-another-distribution",
         )
+    if run.algo.loss.off_policy_mask is not None and renormalizes(run):
+        yield ConfigError(
+            f"{labels('algo.loss.off_policy_mask')} {run.algo.loss.off_policy_mask:g}: with top_p, top_k, min_p or "
+            "min_new_tokens the sampler's log-probs are those of another distribution, so sequences would look farther "
+            "away than they are.\n  Sample without them, or leave the option out.",
+            code="config/logprobs-of-another-distribution",
+        )
     if mode == "rollout" and selections["algo.correction.kind"]:
         yield ConfigError(
             f"{label} rollout and {labels('algo.correction.kind')}: the correction compares the old log-probs with the "

@@ -79,7 +79,8 @@ def demands_of(resolved: Resolved) -> Demands:
         # A correction is called with them, also one without a description of what it needs.
         rollout_logprobs="rollout_logprobs" in needs
         or old_from == "rollout"
-        or bool(resolved.selections["algo.correction.kind"]),
+        or bool(resolved.selections["algo.correction.kind"])
+        or run.algo.loss.off_policy_mask is not None,
         rollout_as_old=old_from == "rollout",
         greedy_rewards="greedy_rewards" in needs,
         observations="observations" in needs,
@@ -97,10 +98,11 @@ def _old_statistics(
     kl = resolved.run.algo.kl
     kl_in_reward = kl.coef > 0 and kl.mode == "reward"
     statistics: list[Statistic] = []
-    if kl_in_reward or "old_logprobs" in needs or recompute:
+    by_entropy = resolved.run.algo.loss.top_entropy < 1.0
+    if kl_in_reward or "old_logprobs" in needs or recompute or by_entropy:
         statistics.append("logprobs")
     if "sum_pi_squared" in needs:
         statistics.append("sum_pi_squared")
-    if statistics and resolved.provides("observers.use", HEARS_TOKENS):
+    if by_entropy or (statistics and resolved.provides("observers.use", HEARS_TOKENS)):
         statistics.append("entropy")
     return tuple(statistics)

@@ -15,12 +15,12 @@ from rlhf_config.resolved import Resolved
 from rlhf_core.batch.metric import Metrics, merge_metrics, merge_updates, metric_values
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.capabilities import HEARS_TOKENS
-from rlhf_core.contracts.backend import StepOutcome, StepPlan, TrainBatch
+from rlhf_core.contracts.backend import JUDGED, TRAINED, StepOutcome, StepPlan, TrainBatch
 from rlhf_core.contracts.learner import LearnOutcome, LearnRequest
 from rlhf_core.contracts.loss import PreparingLoss
 from rlhf_core.contracts.runtime import RoleHandle
 from rlhf_core.errors import RolloutError
-from rlhf_core.math import mismatch_metrics, pad_columns
+from rlhf_core.math import highest_entropy, mismatch_metrics, pad_columns
 from rlhf_core.rng import seed_of
 from rlhf_core.storage.faults import fault_point
 
@@ -77,6 +77,8 @@ class BatchLearner:
         fault_point("train", request.step)
         run, demands, supervised = self._run, self._demands, self._parts.supervised
         columns = outputs.columns | estimates
+        if run.algo.loss.top_entropy < 1.0:
+            columns |= outputs.observed  # the entropies, by which each update chooses its tokens
         whole = step_data(batch, columns, outputs.teacher_top, request.judged)
         updates = minibatches(
             batch,
@@ -190,6 +192,10 @@ class BatchLearner:
         """Return the update with the inputs of the policy's losses beside the rollouts: prepared columns, and responses
         to imitate with their normalizers."""
         data = of_rows(whole, rows)
+        if (entropy := data.columns.get("entropy")) is not None:
+            share, judged_tokens = self._run.algo.loss.top_entropy, data.columns.get(JUDGED)
+            chosen = highest_entropy(entropy, share, judged_tokens)
+            data = replace(data, columns={**data.columns, TRAINED: chosen})
         if (loss := self._parts.preparing_loss) is not None:
             seed = seed_of(self._run.seed, "prepare", request.step, index)
             judged = None if request.judged is None else request.judged[rows]

@@ -32,7 +32,7 @@ class ModelOutputs:
     """(B,)"""
     teacher_top: TopTokens | None = None
     observed: Columns = field(default_factory=dict)
-    """(sum of A,) each, which observers alone read: the entropy, where there is a pass that computes statistics."""
+    """(sum of A,) each, for observers and ``algo.loss.top_entropy``: the entropy, where a pass computes it."""
 
     def of_rows(self, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> ModelOutputs:
         """Return what an estimator reads of these rows of the batch."""

@@ -150,6 +150,7 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
             kl_unbiased_gradient=algo.kl.unbiased_gradient,
             entropy_bonus=has_entropy_bonus(run),
             terms=tuple(_term(selection) for selection in resolved.selections["algo.terms.use"]),
+            off_policy_mask=algo.loss.off_policy_mask,
         ),
         optimizer=_ref(resolved, "actor.optim", "rlhf_optimizers"),
         adapter=_optional_ref(resolved, "actor.adapter", "rlhf_model_adapters"),

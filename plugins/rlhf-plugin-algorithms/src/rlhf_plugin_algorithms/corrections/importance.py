@@ -2,13 +2,14 @@
 
 The other corrections (``tis``, ``icepop``, ``seq_mask_tis``, ``mis``, ``flash_mask``) equal settings of this one. With
 ``g = log trainer - log sampler`` of a token, a token or a sequence is judged by ``exp(g)``, by the product or the
-geometric mean of a sequence's ratios, or by a divergence, and is weighted with a bounded ratio or dropped.
+geometric mean of a sequence's ratios, or by a divergence, and is weighted with a bounded ratio or dropped. With a veto,
+a single token that the trainer finds almost impossible drops its whole sequence.
 
 ``U`` counts the units of a row that are kept or dropped together: its ``A`` tokens, or the whole row (``U = 1``).
 
 Source: truncation: Yao et al. 2025, https://fengyao.notion.site/off-policy-rl, after Ionides 2008; masks of tokens:
 Ling Team 2025 (IcePop), arXiv:2510.18855; masks of sequences: Liu et al. 2025, https://richardli.xyz/rl-collapse;
-divergence gates: OpenRLHF 0.11 and verl 0.9.
+divergence gates: OpenRLHF 0.11 and verl 0.9; veto: verl 0.6, ``rollout_token_veto_threshold``.
 """
 
 from __future__ import annotations
@@ -68,6 +69,13 @@ class ImportanceConfig(Config):
         ge=1.0,
         le=1e6,
         description="mode mask: largest weight of a kept token; none: no bound",
+    )
+    veto: float | None = Field(
+        None,
+        ge=1e-8,
+        lt=1.0,
+        description="sequences with a token whose ratio is below this are dropped, in every mode; none: no token does "
+        "that. verl's examples have 1e-4",
     )
 
     @model_validator(mode="after")
@@ -132,6 +140,7 @@ def importance_weights(
     low: float | None = None,
     weight: str = "token",
     max_weight: float | None = None,
+    veto: float | None = None,
 ) -> ImportanceWeights:
     """Return the weights that turn an expectation under the sampler into one under the trainer's old policy.
 
@@ -140,6 +149,7 @@ def importance_weights(
 
     - mode ``truncate``: weight ``min(w, high)``; mode ``clip``: weight ``clamp(w, low, high)``. All tokens are kept.
     - mode ``mask``: kept where ``low <= s <= high``, with the weight ``min(ratio at level weight, max_weight)``.
+    - with ``veto``, in every mode, only rows are kept of which each token has ``exp(g) >= veto``.
 
     Equal log-probs give weight 1 and keep everything. No gradient flows through the result. NaN at padding has no
     effect. Rows do not depend on each other.
@@ -154,6 +164,7 @@ def importance_weights(
         low: lower bound of a ratio, at most 1; None: no lower bound.
         weight: for mode ``mask``: the level of the weight, or ``off`` for weight 1.
         max_weight: for mode ``mask``: upper bound of the weight; None: no bound.
+        veto: smallest ratio of a single token that leaves its row in, between 0 and 1; None: any.
 
     Raises:
         ValueError: the gate is unknown.
@@ -176,6 +187,9 @@ def importance_weights(
         raw = ratios(_of_units(log_ratio, action_mask, level))  # (B, U) w
         keep = torch.ones_like(action_mask)
         bounded = raw.clamp(min=low if mode == "clip" else None, max=high)
+    if veto is not None:
+        # Padding has the ratio 1 and vetoes nothing.
+        keep = keep & (ratios(log_ratio) >= veto).all(dim=1, keepdim=True)
     return weighted(raw, bounded, keep, action_mask, old_logprobs.dtype)
 
 

@@ -12,6 +12,7 @@ _PREFIX = "algorithm.rollout_correction"
 _IS, _IS_LIMIT = f"{_PREFIX}.rollout_is", f"{_PREFIX}.rollout_is_threshold"
 _RS, _RS_LIMIT = f"{_PREFIX}.rollout_rs", f"{_PREFIX}.rollout_rs_threshold"
 _RS_LOW, _BYPASS, _TYPE = f"{_RS_LIMIT}_lower", f"{_PREFIX}.bypass_mode", f"{_PREFIX}.loss_type"
+_VETO = f"{_PREFIX}.rollout_token_veto_threshold"
 _OLD_RS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
 """Names of verl before 0.8 -> today's."""
 _LEVELS = {"token": "token", "seq_sum": "sequence", "seq_mean": "geometric"}
@@ -26,8 +27,9 @@ class _Bounds:
 
 
 def set_correction(source: SourceOptions, out: Outcome) -> None:
-    """Set the correction: weights (``rollout_is``), dropped tokens or sequences (``rollout_rs``), or none."""
-    weights, drops = _named(source, _IS), _named(source, _RS)
+    """Set the correction: weights (``rollout_is``), dropped tokens or sequences (``rollout_rs`` and, up to verl 0.6,
+    ``rollout_token_veto_threshold``), or none."""
+    weights, drops, veto = _named(source, _IS), _named(source, _RS), source.value(_VETO)
     if source.flag(_BYPASS):
         out.set("algo.loss.old_logprobs", "rollout", _BYPASS)
         if source.text(_TYPE) != "ppo_clip":
@@ -42,7 +44,9 @@ def set_correction(source: SourceOptions, out: Outcome) -> None:
         if drops:
             why = "nothing is dropped with bypass_mode: a correction compares the trainer's own log-probs"
             out.missing(_RS, why)
-        weights = drops = ""
+        if veto is not None:
+            out.missing(_VETO, "nothing is dropped with bypass_mode")
+        weights, drops, veto = "", "", None
     else:
         out.nothing(_BYPASS, "the ratio is that to the trainer's own log-probs")
         out.nothing(_TYPE, "verl reads it only with bypass_mode")
@@ -55,10 +59,18 @@ def set_correction(source: SourceOptions, out: Outcome) -> None:
     ):
         if not text:
             out.nothing(key, "there is no such correction")
+    if veto is None and not source.flag(_BYPASS):
+        out.nothing(_VETO, "no token drops its sequence")
     if drops:
         _set_drops(source, out, drops, weights)
     elif weights:
-        _set_weights(source, out, weights)
+        _set_weights(source, out, weights, vetoed=veto is not None)
+    elif veto is not None:
+        for option, value in (("mode", "mask"), ("high", 1e6), ("weight", "off")):
+            out.set(f"algo.correction.importance.{option}", value, _VETO)
+    if veto is not None:
+        out.set("algo.correction.kind", "importance", _VETO)
+        out.set("algo.correction.importance.veto", float(str(veto)), _VETO)
 
 
 def _named(source: SourceOptions, key: str) -> str:
@@ -66,9 +78,9 @@ def _named(source: SourceOptions, key: str) -> str:
     return "" if text.lower() in ("none", "null", "false") else text
 
 
-def _set_weights(source: SourceOptions, out: Outcome, level: str) -> None:
+def _set_weights(source: SourceOptions, out: Outcome, level: str, *, vetoed: bool = False) -> None:
     bounds = _bounds(source.value(_IS_LIMIT))
-    if level == "token" and bounds.low is None and bounds.high >= 1:
+    if level == "token" and bounds.low is None and bounds.high >= 1 and not vetoed:
         out.set("algo.correction.kind", "tis", _IS)
         out.set("algo.correction.tis.high", bounds.high, _IS_LIMIT)
         return

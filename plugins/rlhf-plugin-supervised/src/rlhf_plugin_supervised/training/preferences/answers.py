@@ -9,7 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from rlhf_core.contracts import (
+    ANSWER_WEIGHTS,
     MATCHED,
+    PAIR_WEIGHTS,
     AnswerLogprobs,
     MatchedPairs,
     PreferenceInputs,
@@ -27,20 +29,80 @@ def answer_sums(rows: TrajectoryColumns, logprobs: NDArray[np.float32]) -> torch
     return torch.from_numpy(np.add.reduceat(logprobs, rows.action_offsets[:-1]))
 
 
+def length_weights(rows: TrajectoryColumns, alpha: float) -> NDArray[np.float32]:
+    """Return the column ``ANSWER_WEIGHTS`` of pairs by which a long answer is no longer chosen or rejected for its
+    length alone.
+
+    ``log p(y) = sum_{t <= l} log p(y_t) + alpha sum_{t > l} log p(y_t)``, where ``l`` is the length of the pair's
+    shorter answer, under the policy and under the reference. With alpha 1 it is the log-prob of the whole answer; with
+    0 tokens beyond the shorter answer have no effect. Answers of equal length have the weight 1 everywhere.
+
+    Args:
+        rows: the answers of all pairs, those of a pair one after the other.
+        alpha: weight of the tokens beyond, from 0 to 1.
+
+    Source: Liu et al. 2024 (LD-DPO), arXiv:2409.06411. TRL's ``ld_alpha`` is equal.
+    """
+    lengths = rows.num_actions  # (B,)
+    shared = np.minimum(lengths[0::2], lengths[1::2]).repeat(2)  # (B,) l
+    place = np.arange(lengths.sum()) - np.repeat(rows.action_offsets[:-1], lengths)  # (sum of A,)
+    return np.where(place < np.repeat(shared, lengths), 1.0, alpha).astype(np.float32)
+
+
+def pair_weights(
+    rows: TrajectoryColumns, logprobs: NDArray[np.float32], sum_pi_squared: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the column ``PAIR_WEIGHTS`` by which pairs count that the policy itself might have written.
+
+    ``w(y_w) w(y_l)`` with ``w(y) = exp(1/|y| sum_t (log p(y_t) - log sum_v p_t(v)^2))``: an answer's probability per
+    token, divided by the one that a token drawn from the policy has on average. Pairs from another model are so
+    weighted as if the policy had been asked. A policy that gives all tokens of the vocabulary the same probability has
+    weights of 1; a weight may be above 1.
+
+    Args:
+        rows: the answers of all pairs, those of a pair one after the other.
+        logprobs: (sum of A,) of their tokens under the policy, in nats.
+        sum_pi_squared: (sum of A,) sum over the vocabulary of the squared probabilities at the same places.
+
+    Source: Zhou et al. 2024 (WPO), arXiv:2406.11827, equation 2, with sampled alignment. TRL's ``use_weighting`` is
+    equal.
+    """
+    aligned = answer_sums(rows, logprobs - np.log(sum_pi_squared)).numpy()  # (B,)
+    means = aligned / rows.num_actions
+    weights = np.exp(means[0::2] + means[1::2]).astype(np.float32)  # (P,)
+    return np.repeat(weights.repeat(2), rows.num_actions)
+
+
+def weighted_losses(
+    batch: TrainBatch, losses: torch.Tensor, rows: NDArray[np.int64]
+) -> torch.Tensor:
+    """Return the losses (P,) of pairs with their ``PAIR_WEIGHTS``, if the batch has some.
+
+    Args:
+        rows: (P,) a row of each pair.
+    """
+    column = batch.columns.get(PAIR_WEIGHTS)
+    if column is None:
+        return losses
+    return losses * torch.from_numpy(column[batch.trajectories.action_offsets[rows]])
+
+
 def answers_of(
     batch: TrainBatch, logprobs: NDArray[np.float32], rows: NDArray[np.int64]
 ) -> AnswerLogprobs:
     """Return the log-probs of whole answers.
 
     Args:
-        batch: rows of which some are these answers, with the reference's log-probs if the loss looks at them.
+        batch: rows of which some are these answers, with the reference's log-probs if the loss looks at them, and with
+            ``ANSWER_WEIGHTS`` if they are weighted.
         logprobs: (sum of A,) of the tokens of all rows under the policy, in nats.
         rows: (B,), the rows of the answers.
     """
     every, reference = batch.trajectories, batch.columns.get("ref_logprobs")
+    weights = batch.columns.get(ANSWER_WEIGHTS, np.float32(1.0))
     return AnswerLogprobs(
-        policy=answer_sums(every, logprobs)[rows],
-        reference=None if reference is None else answer_sums(every, reference)[rows],
+        policy=answer_sums(every, weights * logprobs)[rows],
+        reference=None if reference is None else answer_sums(every, weights * reference)[rows],
         num_tokens=torch.from_numpy(every.num_actions[rows]),
     )
 
@@ -87,10 +149,11 @@ def seen_pairs(loss: PreferenceLoss, batch: TrainBatch, logprobs: NDArray[np.flo
             matched=_matched(batch),
         )
     )
+    losses = weighted_losses(batch, result.loss, every[0::2])  # (P,)
     margins = (result.chosen_rewards - result.rejected_rewards).tolist()  # P
     rewards = torch.stack([result.chosen_rewards, result.rejected_rewards], dim=1).tolist()  # P x 2
     rows = []
-    for value, margin, both in zip(result.loss.tolist(), margins, rewards, strict=True):
+    for value, margin, both in zip(losses.tolist(), margins, rewards, strict=True):
         numbers = {"loss": value, "margin": margin, "right": float(margin > 0)}
         rows += [
             SeenRow(score=score, numbers=numbers, chosen=chosen)

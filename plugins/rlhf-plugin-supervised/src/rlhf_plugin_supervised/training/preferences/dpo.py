@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from rlhf_config import ResolvedOptions
 from rlhf_core.contracts import (
+    ANSWER_WEIGHTS,
+    PAIR_WEIGHTS,
     MatchedPairs,
     PreferenceInputs,
     PreferenceLoss,
@@ -17,6 +19,7 @@ from rlhf_core.contracts import (
     PreferenceTerm,
     RoleHandle,
     TrainBatch,
+    TrajectoryColumns,
 )
 from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
 from rlhf_data import ExampleSets
@@ -27,7 +30,14 @@ from ..seen import ModelNumbers, Seen
 from ..sets import evaluated, load_sets
 from ..trainer import Examples, run_of
 from ..update import Evaluated, Update, logprobs_of
-from .answers import answers_of, matched_columns, seen_pairs
+from .answers import (
+    answers_of,
+    length_weights,
+    matched_columns,
+    pair_weights,
+    seen_pairs,
+    weighted_losses,
+)
 from .dpo_options import METRICS, DpoOptions, is_single, losses_of, weight_of
 from .judged import JudgedAnswers
 
@@ -43,6 +53,9 @@ class PreferredAnswers(Examples):
         needs_matches: True: the loss looks at what is matched with each pair, so the policy's log-probs are computed
             before each update.
         has_adapter: True: the policy has an adapter.
+        wpo: True: losses of pairs are weighted by the policy's probability of them before each update
+            (``answers.pair_weights``), which takes passes of their own.
+        ld_alpha: weight of the tokens beyond the shorter answer of their pair (``answers.length_weights``).
     """
 
     rows_per_unit = 2
@@ -56,8 +69,12 @@ class PreferredAnswers(Examples):
         needs_matches: bool,
         has_adapter: bool,
         eval_batch_size: int,
+        ld_alpha: float = 1.0,
+        wpo: bool = False,
     ) -> None:
+        self._wpo = wpo
         self._needs_matches = needs_matches
+        self._ld_alpha = ld_alpha
         self.rows, self.sizes, self.images = sets.train, sets.sizes, sets.images
         self._held_out = sets.held_out
         self._loss = loss
@@ -79,14 +96,37 @@ class PreferredAnswers(Examples):
             self._held_out_reference = await logprobs_of(self._held_out.rows, logprobs, size)
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
-        columns = {}
         part = self.rows.select(rows)
+        columns = self._weights(part)
         if self._reference is not None:
             columns["ref_logprobs"] = self._reference[self.rows.action_index(rows)]
-        if self._needs_matches:
+        if self._needs_matches or self._wpo:
             logprobs = await logprobs_of(part, model.logprobs, self._eval_batch_size)
-            columns |= matched_columns(part, logprobs, columns["ref_logprobs"])
+            columns |= await self._by_the_policy(part, logprobs, columns, model)
         return Update(batch=TrainBatch(trajectories=part, columns=columns))
+
+    def _weights(self, rows: TrajectoryColumns) -> dict[str, NDArray[np.float32]]:
+        if self._ld_alpha == 1.0:
+            return {}
+        return {ANSWER_WEIGHTS: length_weights(rows, self._ld_alpha)}
+
+    async def _by_the_policy(
+        self,
+        rows: TrajectoryColumns,
+        logprobs: NDArray[np.float32],
+        columns: Mapping[str, NDArray[np.float32]],
+        model: RoleHandle,
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return the columns that follow from what the policy says of these answers now."""
+        found = _matches(rows, logprobs, columns) if self._needs_matches else {}
+        if self._wpo:
+
+            async def squares(part: TrajectoryColumns) -> NDArray[np.float32]:
+                return (await model.statistics(part, ("sum_pi_squared",)))["sum_pi_squared"]
+
+            squared = await logprobs_of(rows, squares, self._eval_batch_size)
+            found[PAIR_WEIGHTS] = pair_weights(rows, logprobs, squared)
+        return found
 
     def seen(self, update: Update, outputs: ModelNumbers) -> Seen:
         """Return loss, margin and implicit rewards of each pair."""
@@ -100,18 +140,20 @@ class PreferredAnswers(Examples):
         held_out = self._held_out.rows
         logprobs = await logprobs_of(held_out, model.logprobs, self._eval_batch_size)
         reference = self._held_out_reference
-        columns = {} if reference is None else {"ref_logprobs": reference}
-        if self._needs_matches and reference is not None:
-            columns |= matched_columns(held_out, logprobs, reference)
+        columns = self._weights(held_out)
+        if reference is not None:
+            columns["ref_logprobs"] = reference
+        columns |= await self._by_the_policy(held_out, logprobs, columns, model)
         batch = TrainBatch(trajectories=held_out, columns=columns)
 
         def metrics(rows: NDArray[np.int64]) -> Mapping[str, float]:
             chosen, rejected = (answers_of(batch, logprobs, rows[at::2]) for at in (0, 1))
             matched = MatchedPairs.of(chosen, rejected) if self._needs_matches else None
             result = self._loss(PreferenceInputs(chosen=chosen, rejected=rejected, matched=matched))
+            losses = weighted_losses(batch, result.loss, rows[0::2])  # (P,)
             margins = result.chosen_rewards - result.rejected_rewards  # (P,)
             return {
-                "loss": float(result.loss.mean()),
+                "loss": float(losses.mean()),
                 "accuracy": float((margins > 0).double().mean()),
                 "margin": float(margins.mean()),
             }
@@ -119,6 +161,16 @@ class PreferredAnswers(Examples):
         return evaluated(
             self._held_out, metrics, Update(batch=batch), ModelNumbers(numbers=logprobs)
         )
+
+
+def _matches(
+    rows: TrajectoryColumns,
+    logprobs: NDArray[np.float32],
+    columns: Mapping[str, NDArray[np.float32]],
+) -> dict[str, NDArray[np.float32]]:
+    """Return ``matched_columns`` of answers with these columns."""
+    weights = columns.get(ANSWER_WEIGHTS, np.float32(1.0))
+    return matched_columns(rows, weights * logprobs, weights * columns["ref_logprobs"])
 
 
 def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
@@ -156,6 +208,8 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
         needs_matches="matched_pairs" in needs,
         has_adapter=has_adapter,
         eval_batch_size=run.eval.batch_size,
+        ld_alpha=run.preference.ld_alpha,
+        wpo=run.preference.wpo,
     )
 
 

@@ -54,6 +54,18 @@ class PreferenceSection(Config):
         description="factor of the chosen answers' negative log-likelihood per token, which is added to the loss; 0: "
         "not added",
     )
+    ld_alpha: float = Field(
+        1.0,
+        ge=0.0,
+        le=1.0,
+        description="weight, in an answer's log-prob, of its tokens beyond the length of the pair's shorter answer "
+        "(LD-DPO, arXiv:2409.06411); 1: as all others; 0: they have no effect",
+    )
+    wpo: bool = Field(
+        False,
+        description="weigh each pair by how probable its answers are for the model before the update, so that pairs of "
+        "another model count as far as this one might have written them (WPO, arXiv:2406.11827)",
+    )
 
 
 class DpoOptions(ExampleOptions):
@@ -94,11 +106,42 @@ def _check(run: DpoOptions, selections: Selections, labels: Labels, plugins: Plu
             "answers without a partner. Leave it out.",
             code="config/nll-of-single-answers",
         )
+    _check_lengths(run, losses, labels)
+    _check_wpo(run, losses, labels)
     useless = COLUMNS_OF_ANSWERS if has_pairs else COLUMNS_OF_PAIRS
     reads = "pairs" if has_pairs else "single answers"
     refuse_typed(((f"data.{key}", f"{name} reads {reads}.") for key in useless), labels)
     refuse_typed([("data.margin_key", "no preference loss reads margins; rlhf rm does.")], labels)
     check(run, selections, labels, (*METRICS, "accuracy") if has_pairs else METRICS)
+
+
+def _check_lengths(run: DpoOptions, losses: tuple[Selection, ...], labels: Labels) -> None:
+    """Refuse weights by length for answers without a partner, and for losses on log-probs per token."""
+    if run.preference.ld_alpha == 1.0:
+        return
+    for loss in losses:
+        if is_single(loss) or "ref_logprobs" not in loss.needs:
+            why = (
+                "which learns from answers without a partner"
+                if is_single(loss)
+                else "which compares no whole answers with those of a reference"
+            )
+            raise ConfigError(
+                f"{labels('preference.ld_alpha')} {run.preference.ld_alpha:g}: expected 1 with {loss.registered.name}, "
+                f"{why}. Leave it out, or choose a loss on pairs with a reference.",
+                code="config/length-weights",
+            )
+
+
+def _check_wpo(run: DpoOptions, losses: tuple[Selection, ...], labels: Labels) -> None:
+    """Refuse weights of pairs for answers without a partner, and for pairs that are matched with others by rank."""
+    for loss in losses if run.preference.wpo else ():
+        if is_single(loss) or "matched_pairs" in loss.needs:
+            raise ConfigError(
+                f"{labels('preference.wpo')}: expected a loss of each pair by itself, got {loss.registered.name}, "
+                "which learns from single answers or compares pairs by rank. Leave it out, or choose another loss.",
+                code="config/pair-weights",
+            )
 
 
 def _check_loss(loss: Selection, first: Selection, labels: Labels) -> None:
