@@ -74,6 +74,7 @@ SCENES = {
     "algo.teacher.path": _TEACHER,
     "algo.teacher.top_k": _TEACHER_TOP,
     "actor.min_lr_ratio": _FALLING,
+    "ref.sync_alpha": {"ref": {"sync_every": 1}},
     "critic": _CRITIC,
     "critic.min_lr_ratio": {**_CRITIC, "critic": {"lr_schedule": "cosine"}},
     "critic.warmup_steps": {**_CRITIC, "train": {"steps": 4}},

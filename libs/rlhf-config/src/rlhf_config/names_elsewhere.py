@@ -30,6 +30,8 @@ _PATHS_OF_NAMES = {
     "lr_scheduler_type": "actor.lr_schedule",
     "warmup_steps": "actor.warmup_ratio",
     "max_grad_norm": "actor.max_norm",
+    "sync_ref_model ref_model_sync_steps": "ref.sync_every",
+    "ref_model_mixup_alpha": "ref.sync_alpha",
     "use_peft peft_config": "actor.adapter",
     "lora_r lora_rank": "actor.*.rank actor.adapter",
     "lora_alpha": "actor.*.alpha actor.adapter",

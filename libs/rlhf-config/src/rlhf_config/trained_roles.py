@@ -54,6 +54,24 @@ class ActorConfig(TrainedRole):
     )
 
 
+class ReferenceSync(Config):
+    """A reference that follows the policy, as in TR-DPO (arXiv:2404.09656) and, reset, in ProRL (arXiv:2505.24864)."""
+
+    sync_every: int | None = Field(
+        None,
+        gt=0,
+        description="number of steps between two moves of the reference to the policy; unset: it stays the model at "
+        "the start",
+    )
+    sync_alpha: float = Field(
+        1.0,
+        gt=0.0,
+        le=1.0,
+        description="share of the way to the policy that the reference moves: alpha * policy + (1 - alpha) * "
+        "reference, in float32; 1: it becomes the policy",
+    )
+
+
 class SeeingActor(ActorConfig):
     """Training of a model that may read images."""
 

@@ -15,7 +15,7 @@ from ..common import RunOptions
 from ..problems import Labels
 from ..resolved import Selections
 from ..run import RunConfig, SupervisedConfig
-from ..trained_roles import OPTIONS_OF_PARTS, SeeingActor
+from ..trained_roles import OPTIONS_OF_PARTS, ReferenceSync, SeeingActor
 from .features import needs, old_logprobs_from, renormalizes
 from .held_out import held_out_without_effect, splits_without_effect
 from .reward_rules import learns_from_rewards
@@ -98,6 +98,12 @@ def length_without_effect(steps: int | None) -> Iterator[tuple[str, str]]:
         )
 
 
+def reference_without_effect(ref: ReferenceSync) -> Iterator[tuple[str, str]]:
+    """Yield the option of a reference that follows the policy, if it stays as it is, and the reason."""
+    if ref.sync_every is None:
+        yield "ref.sync_alpha", "the reference stays as it is. Set --ref.sync_every too."
+
+
 def schedule_without_effect(role: str, selections: Selections) -> Iterator[tuple[str, str]]:
     """Yield the options of a trained role's learning-rate schedule that change nothing, and the reason."""
     chosen = selections[f"{role}.lr_schedule"]
@@ -140,7 +146,9 @@ def _without_effect(
     if kl.target is None:
         yield "algo.kl.horizon", "the coefficient is fixed. Set --algo.kl.target to adapt it."
     if kl.coef == 0 and "ref_logprobs" not in needed:
-        yield "ref.path", "nothing uses a reference model. Set --algo.kl.coef too."
+        for name in ("path", "sync_every"):
+            yield f"ref.{name}", "nothing uses a reference model. Set --algo.kl.coef too."
+    yield from reference_without_effect(run.ref)
     if "values" not in needed:
         for path in labels.typed_below("critic"):
             yield path, "the run has no critic. Choose an --estimator that needs one."
