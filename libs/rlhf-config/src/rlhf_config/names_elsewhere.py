@@ -29,6 +29,7 @@ _PATHS_OF_NAMES = {
     "adam_beta1 adam_beta2": "actor.*.betas",
     "lr_scheduler_type": "actor.lr_schedule",
     "warmup_steps": "actor.warmup_ratio",
+    "num_cycles": "actor.cosine.num_cycles",
     "max_grad_norm": "actor.max_norm",
     "sync_ref_model ref_model_sync_steps": "ref.sync_every",
     "ref_model_mixup_alpha": "ref.sync_alpha",

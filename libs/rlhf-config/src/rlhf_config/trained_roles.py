@@ -22,6 +22,12 @@ class TrainedRole(Config):
         le=1.0,
         description="share of all updates, from 0 to 1, in which the learning rate rises to its peak",
     )
+    init_lr_ratio: float = Field(
+        0.0,
+        ge=0.0,
+        le=1.0,
+        description="learning rate from which the warm-up rises, as a share of the peak, from 0 to 1",
+    )
     min_lr_ratio: float = Field(
         0.1,
         ge=0.0,

@@ -92,6 +92,10 @@ NO_EFFECT = {
         "no best checkpoint",
     ),
     "best mode of no evaluation": (["--checkpoint.best_mode", "min"], "nothing to evaluate on"),
+    "beginning of no warm-up": (
+        ["--actor.warmup_ratio", "0", "--actor.init_lr_ratio", "0.5"],
+        "there is no warm-up. Set --actor.warmup_ratio above 0",
+    ),
     "end of a schedule": (["--actor.min_lr_ratio", "0.5"], "the learning rate is constant"),
     "error value": (
         ["--reward.pattern.error_value", "1"],
