@@ -11,6 +11,7 @@ from rlhf_core.capabilities import (
     ENGINE_SEES,
     EXECUTOR_SEES,
     EXPERT_ROUTES,
+    KEEPS_REFERENCE,
     NO_PULL,
     READS_TEXT,
     RUNTIME_SEES,
@@ -117,7 +118,10 @@ COMPONENTS = {
         component("takes_factors", provides={"rollout_logprobs", SERVES_ADAPTERS, EXPERT_ROUTES}),
         component("takes_images", provides={"rollout_logprobs", ENGINE_SEES}),
     ],
-    "rlhf_train_backends": [component("table", provides={BACKEND_SEES})],
+    "rlhf_train_backends": [
+        component("table", provides={BACKEND_SEES, KEEPS_REFERENCE}),
+        component("small_table"),
+    ],
     "rlhf_vision_models": [component("eyes")],
     "rlhf_rollout_executors": [
         component("one_turn", provides={EXECUTOR_SEES}),

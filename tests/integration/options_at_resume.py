@@ -74,7 +74,10 @@ SCENES = {
     "algo.teacher.path": _TEACHER,
     "algo.teacher.top_k": _TEACHER_TOP,
     "actor.min_lr_ratio": _FALLING,
+    "actor.init_lr_ratio": {"actor": {"warmup_ratio": 1.0}},
+    "ref.sync_alpha": {"ref": {"sync_every": 1}},
     "critic": _CRITIC,
+    "critic.init_lr_ratio": {**_CRITIC, "critic": {"warmup_ratio": 1.0}},
     "critic.min_lr_ratio": {**_CRITIC, "critic": {"lr_schedule": "cosine"}},
     "critic.warmup_steps": {**_CRITIC, "train": {"steps": 4}},
     "supervised.batch_size": {

@@ -29,8 +29,7 @@ APPLIES_IS_WEIGHTS = "applies_is_weights"
 PREPARES_STEP = "prepares_step"
 """Word of a policy loss that looks at the whole optimizer step first (``PreparingLoss``)."""
 NO_ADVANTAGES = "no_advantages"
-"""Word of a policy loss that is not weighted with advantages, such as one that imitates: it teaches the same whatever
-the rewards are."""
+"""Word of a policy loss without advantages, such as one that imitates: it teaches the same whatever the rewards are."""
 JUDGES_REWARDS = "judges_rewards"
 """Word of a sample filter whose answer depends on rewards. The groups that it drops have samples as good as any: they
 still train the terms of the loss that need no advantages. A run whose loss learns from no rewards refuses it."""
@@ -75,16 +74,14 @@ READS_TEXT = "reads_text_alone"
 warned. One that would read the tokens of images as text excludes ``images``; one that sees them with some of its
 options needs ``images`` by those."""
 SEEING = frozenset({ENGINE_SEES, BACKEND_SEES, EXECUTOR_SEES, RUNTIME_SEES})
-"""Words of an engine, a backend, an executor and a runtime that work with images. A vision model needs all of them; the
-core adds them to its own needs."""
+"""Words of those that work with images. A vision model needs all of them; the core adds them to its own needs."""
 WRAPS_CODE = "wraps_code"
 """Word of a component that wraps a function in a user's file, given as its option ``path``. Its factory takes the
 function itself as the keyword ``code``, where a Python program gave one instead of a file."""
 PLANS_MEMORY = "plans_memory"
 """Word of a command that predicts whether a run fits into its accelerators (``contracts.MemoryPlanner``)."""
 HEARS_TOKENS = "hears_tokens"
-"""Word of an observer that hears the tokens of samples with their columns (``RolloutSample.tokens``). Without one they
-are not kept."""
+"""Word of an observer that hears tokens of samples with their columns (``RolloutSample.tokens``), else not kept."""
 UNSHARED_STATE = "unshared_state"
 """Word of an optimizer whose state of a parameter has neither its shape nor one number: ranks cannot share it."""
 WHOLE_PARAMETERS = "whole_parameters"
@@ -111,6 +108,8 @@ EXPERT_ROUTES = "expert_routes"
 REPLAYS_ROUTES = "replays_routes"
 """Word of a training backend whose roles can send tokens to the experts that the engine chose
 (``RoleSpec.replays_routes``)."""
+KEEPS_REFERENCE = "keeps_reference"
+"""Word of a training backend whose roles can keep a reference of their own (``RoleSpec.reference_sync``)."""
 UNDOES_UPDATES = "undoes_updates"
 """Word of a training backend that can go back to the state before a step's updates (``Undoes``), and of a runtime whose
 handles pass that on. ``checkpoint.undo_gib`` counts where both have it."""
@@ -239,6 +238,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     LENDS_BASES: "the training backend lends weights that no role trains to rewards in its process",
     EXPERT_ROUTES: "the engine tells to which experts of a mixture each token went",
     REPLAYS_ROUTES: "the training backend can send tokens to the experts that the engine chose",
+    KEEPS_REFERENCE: "the training backend's roles can keep a reference that follows their weights",
     UNDOES_UPDATES: "backend and runtime can go back to the state before the updates of a step that failed",
     PLANS_MEMORY: "the command predicts whether a run fits into its accelerators (MemoryPlanner)",
     HEARS_TOKENS: "the observer hears the tokens of samples (RolloutSample.tokens)",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_core.capabilities import KEEPS_REFERENCE
 from rlhf_core.contracts import TopTokens
 from rlhf_core.contracts.backend import ScheduleSpec
 from rlhf_plugin_local.config import TorchBackendConfig
@@ -126,6 +127,28 @@ class OldModule(Right):
         return self.served
 
 
+class StaysTheStart(Right):
+    """The reference is the model at the start, all along."""
+
+    def train_step(self, batch, plan):
+        return super().train_step(batch, replace(plan, syncs_reference=False))
+
+
+class LeavesTheReferenceIn(Right):
+    """The policy computes with the reference's weights from the first pass of the reference on."""
+
+    def base_logprobs(self, batch):
+        self.held = self._holding_reference()
+        self.held.__enter__()
+        return self.logprobs(batch)
+
+
+class ForgetsTheReference(Right):
+    def load(self, folder):
+        super().load(folder)
+        self._updater.sync_reference()
+
+
 class TakesAnOptimizer(Right):
     def setup(self, spec, plugins):
         plugins.build(spec.optimizer)
@@ -177,7 +200,7 @@ class EarlyValues(Values):
 
 
 def status_of(make, name):
-    tried = subject(make)
+    tried = replace(subject(make), provides=frozenset({KEEPS_REFERENCE}))
     (check,) = [check for check in applying(BACKENDS, tried) if check.name == name]
     return outcome_of(check, tried, BACKENDS, {}).status
 
@@ -202,6 +225,10 @@ def test_a_backend_without_a_fault_passes():
         (ignoring(embedding_rows=None), "check_embeddings_grow"),
         (ignoring(embedding_noise=0.0), "check_noise_of_embeddings_is_of_updates_alone"),
         (ignoring(ema_decay=None), "check_a_moving_average_is_exported"),
+        (StaysTheStart, "check_a_reference_follows_the_policy"),
+        (ignoring(reference_sync=1.0), "check_a_reference_follows_the_policy"),
+        (LeavesTheReferenceIn, "check_a_reference_follows_the_policy"),
+        (ForgetsTheReference, "check_a_reference_follows_the_policy"),
         (TakesAnOptimizer, "check_a_role_without_an_objective_scores"),
         (OwnOldLogprobs, "check_old_log_probs_are_those_of_the_batch"),
         (OldLogprobsOfOtherRows, "check_old_log_probs_are_those_of_the_batch"),

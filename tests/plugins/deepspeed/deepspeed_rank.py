@@ -31,6 +31,7 @@ from deepspeed_scenarios import (
     critic,
     experts,
     few_rows,
+    following,
     gradient,
     longer,
     mixed,
@@ -139,6 +140,7 @@ GPU_SCENARIOS = (training, resting, whole, whole_on_host, muon, resuming)
 
 WAYS = {
     "rows": Way((0, 1, 2, 3), SCENARIOS, {}),
+    "followed": Way((0, 1, 2, 3), (following,), {}),
     "undone": Way((0, 2, 3), (undoing, undoing_idle), {}),
     "full": Way((0, 2, 3), (full_disk,), {}),
     "moves": Way((0, 2, 3), (moving,), {}),

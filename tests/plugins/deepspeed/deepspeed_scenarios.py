@@ -317,6 +317,32 @@ def training(
     backend.close()
 
 
+def following(place: Place, found: Found) -> None:
+    """A reference that moves after each second update; saved in the middle, and on again."""
+    for dtype in ("float32", "bfloat16"):
+        spec = {**TRAINING, "dtype": dtype, "reference_sync": 0.25}
+        folder = place.folder / f"followed_{dtype}"
+        straight, resumed = place.start(**spec), place.start(**spec)
+        ends = []
+        for backend, begins in ((straight, 0), (resumed, 3)):
+            if begins:
+                backend.load(folder)
+            for step in range(begins, 5):
+                batch = make_batch(seed=step)
+                part = place.part(batch)
+                logprobs = backend.base_logprobs(part.trajectories)
+                found.array(f"{dtype}/{step}", logprobs)
+                plan = make_plan(batch, syncs_reference=step % 2 == 1)
+                backend.train_step(part, plan)
+                if backend is straight and step == 2:
+                    backend.save(folder)
+            ends.append((backend.checksum(), backend.base_logprobs(part.trajectories).tolist()))
+            found.array(f"{dtype}/end", backend.base_logprobs(part.trajectories))
+            found.array(f"{dtype}/policy", backend.logprobs(part.trajectories))
+            backend.close()
+        found.facts[f"went on {dtype}"] = ends[0] == ends[1]
+
+
 def mixed(place: Place, found: Found) -> None:
     """The same with bfloat16 parameters."""
     training(place, found, dtype="bfloat16")

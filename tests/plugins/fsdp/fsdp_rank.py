@@ -76,6 +76,7 @@ class Way:
 
 WAYS = {
     "rows": Way(SCENARIOS),
+    "followed": Way((scenarios.following,)),
     "undone": Way((undoing, undoing_idle)),
     "adapters": Way((adapting, moving_adapters, resuming_adapters)),
     "four": Way((scenarios.training, scenarios.muon, scenarios.rejoining), world_size=4),

@@ -80,6 +80,10 @@ class RoleSpec:
     """Norm to which gradients are clipped; None: gradients are not clipped."""
     ema_decay: float | None = None
     """Keep an exponential moving average of the weights, updated after each optimizer step."""
+    reference_sync: float | None = None
+    """Keep a reference of the role's own, a float32 copy of the trained weights that begins as they are at the start:
+    ``base_logprobs`` computes with it, and ``StepPlan.syncs_reference`` moves it by this share of the way to the
+    weights. 1: it becomes the weights. None: there is no such copy."""
     temperature: float = 1.0
     """Divides the logits before log-probs and entropy, as the sampler's does."""
     top_temperature: float | None = None
@@ -205,6 +209,9 @@ class StepPlan:
     lr_factor: float = 1.0
     """Multiplies the learning rate of every parameter group in this step, after the schedule; 0 leaves the weights
     unchanged."""
+    syncs_reference: bool = False
+    """After the update, a skipped one included, move the role's own reference to the weights: reference = a * weights +
+    (1 - a) * reference, with a = ``RoleSpec.reference_sync``. Without such a reference it does nothing."""
     undo_bytes: int = 0
     """Size limit in bytes of the copy that a backend with ``Undoes`` makes of everything that updates change, before
     the role's first update of a step; it makes no larger copy. 0: it copies nothing."""
@@ -248,11 +255,12 @@ class TrainBackend(Protocol):
         """Return the log-probability (sum of A,) of each action. No gradient."""
 
     def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """Return the log-probability (sum of A,) of each action under the model before training: under the base, or
-        with the adapter from which the run continues. No gradient.
+        """Return the log-probability (sum of A,) of each action under the role's own reference
+        (``RoleSpec.reference_sync``), else under the model before training: under the base, or with the adapter from
+        which the run continues. No gradient.
 
         Raises:
-            PluginError: the role has no adapter.
+            PluginError: the role has neither such a reference nor an adapter.
         """
 
     def statistics(

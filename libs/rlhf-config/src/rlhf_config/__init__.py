@@ -8,6 +8,7 @@ from .checks.cautions import blind_rewards as blind_rewards
 from .checks.cautions import small_adapter_rates as small_adapter_rates
 from .checks.effects import images_without_effect as images_without_effect
 from .checks.effects import length_without_effect as length_without_effect
+from .checks.effects import reference_without_effect as reference_without_effect
 from .checks.effects import refuse_typed as refuse_typed
 from .checks.effects import schedule_without_effect as schedule_without_effect
 from .checks.effects import shared_without_effect as shared_without_effect
@@ -17,6 +18,7 @@ from .checks.held_out import held_out_problems as held_out_problems
 from .checks.held_out import held_out_without_effect as held_out_without_effect
 from .checks.held_out import splits_without_effect as splits_without_effect
 from .checks.installed import check_installed as check_installed
+from .checks.learning_rules import reference_rules as reference_rules
 from .checks.mixes import mix_problems as mix_problems
 from .checks.output_folder import folder_problem as folder_problem
 from .checks.rules import no_reader as no_reader
@@ -54,3 +56,4 @@ from .run import PromptData as PromptData
 from .run import RunConfig as RunConfig
 from .train import TRAIN as TRAIN
 from .trained_roles import OPTIONS_OF_PARTS as OPTIONS_OF_PARTS
+from .trained_roles import ReferenceSync as ReferenceSync

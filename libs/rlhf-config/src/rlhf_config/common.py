@@ -20,6 +20,7 @@ from .checkpoint import CheckpointConfig as CheckpointConfig
 from .passes import MICRO_BATCH as MICRO_BATCH
 from .passes import with_room as with_room
 from .trained_roles import ActorConfig as ActorConfig
+from .trained_roles import ReferenceSync as ReferenceSync
 from .trained_roles import SeeingActor as SeeingActor
 from .trained_roles import TrainedRole as TrainedRole
 

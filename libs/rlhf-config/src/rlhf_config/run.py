@@ -25,6 +25,7 @@ from .common import (
     PaddingSampling,
     Positive,
     Probability,
+    ReferenceSync,
     ResumeConfig,
     RunOptions,
     SamplingOptions,
@@ -261,7 +262,7 @@ class CriticConfig(TrainedRole):
     )
 
 
-class ReferenceConfig(Config):
+class ReferenceConfig(ReferenceSync):
     path: str | None = Field(
         None,
         description="reference model for the KL: folder or hub name, or a PEFT folder, which names its base; unset: "

@@ -22,6 +22,12 @@ class TrainedRole(Config):
         le=1.0,
         description="share of all updates, from 0 to 1, in which the learning rate rises to its peak",
     )
+    init_lr_ratio: float = Field(
+        0.0,
+        ge=0.0,
+        le=1.0,
+        description="learning rate from which the warm-up rises, as a share of the peak, from 0 to 1",
+    )
     min_lr_ratio: float = Field(
         0.1,
         ge=0.0,
@@ -51,6 +57,24 @@ class ActorConfig(TrainedRole):
         gt=0.0,
         lt=1.0,
         description="decay per update of an averaged copy of the weights, which is exported too; unset: no copy",
+    )
+
+
+class ReferenceSync(Config):
+    """A reference that follows the policy, as in TR-DPO (arXiv:2404.09656) and, reset, in ProRL (arXiv:2505.24864)."""
+
+    sync_every: int | None = Field(
+        None,
+        gt=0,
+        description="number of steps between two moves of the reference to the policy; unset: it stays the model at "
+        "the start",
+    )
+    sync_alpha: float = Field(
+        1.0,
+        gt=0.0,
+        le=1.0,
+        description="share of the way to the policy that the reference moves: alpha * policy + (1 - alpha) * "
+        "reference, in float32; 1: it becomes the policy",
     )
 
 

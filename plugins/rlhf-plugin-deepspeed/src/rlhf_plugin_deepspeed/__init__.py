@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core import Component, hookimpl
-from rlhf_core.capabilities import BACKEND_SEES, REPLAYS_ROUTES, SEVERAL_RANKS, UNDOES_UPDATES
+from rlhf_core.capabilities import (
+    BACKEND_SEES,
+    KEEPS_REFERENCE,
+    REPLAYS_ROUTES,
+    SEVERAL_RANKS,
+    UNDOES_UPDATES,
+)
 
 from .config import DeepSpeedConfig
 
@@ -19,7 +25,9 @@ def rlhf_train_backends() -> list[Component[Any]]:
             config=DeepSpeedConfig,
             factory="rlhf_plugin_deepspeed.backend:DeepSpeedBackend",
             summary="trains on any number of ranks; ZeRO shares optimizer, gradients and weights among them",
-            provides=frozenset({SEVERAL_RANKS, BACKEND_SEES, REPLAYS_ROUTES, UNDOES_UPDATES}),
+            provides=frozenset(
+                {SEVERAL_RANKS, BACKEND_SEES, KEEPS_REFERENCE, REPLAYS_ROUTES, UNDOES_UPDATES}
+            ),
             extra="deepspeed",
         )
     ]

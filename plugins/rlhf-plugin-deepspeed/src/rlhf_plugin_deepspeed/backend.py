@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -174,6 +174,8 @@ class DeepSpeedBackend(ScoringBackend):
             self._undo.keep(self.updates_begun, plan.undo_bytes)
         self.updates_begun += 1
         update = training.update(plan.lr_factor)
+        if plan.syncs_reference:
+            training.sync_reference()
         metrics = update_metrics(
             self._spec.role,
             batch,
@@ -260,6 +262,13 @@ class DeepSpeedBackend(ScoringBackend):
     def _stage(self) -> int:
         assert self._scoring is not None, "setup comes first"
         return self._scoring.stage
+
+    def _holding_reference(self) -> AbstractContextManager[None] | None:
+        # A reference of several ranks may be in no vector of this one.
+        if self._training is None or self._spec.reference_sync is None:
+            return None
+        self._wait_for_state()
+        return self._training.holding_reference()
 
     def module(self) -> torch.nn.Module | None:
         """Return the live ``CausalLM``, adapter included; None for a critic or a reward model, or if no rank has the

@@ -7,6 +7,7 @@ from typing import Any
 from rlhf_core import Component, hookimpl
 from rlhf_core.capabilities import (
     BACKEND_SEES,
+    KEEPS_REFERENCE,
     REPLAYS_ROUTES,
     SEVERAL_RANKS,
     UNDOES_UPDATES,
@@ -25,7 +26,9 @@ def rlhf_train_backends() -> list[Component[Any]]:
             config=FsdpConfig,
             factory="rlhf_plugin_fsdp.backend:FsdpBackend",
             summary="trains on any number of ranks; torch shards weights, gradients and optimizer among them",
-            provides=frozenset({SEVERAL_RANKS, BACKEND_SEES, REPLAYS_ROUTES, UNDOES_UPDATES}),
+            provides=frozenset(
+                {SEVERAL_RANKS, BACKEND_SEES, KEEPS_REFERENCE, REPLAYS_ROUTES, UNDOES_UPDATES}
+            ),
             conflicts=frozenset({UNSHARED_STATE}),
         )
     ]

@@ -7,7 +7,7 @@ rank's rows. Its metrics are this rank's share; the runtime merges the shares of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -138,6 +138,8 @@ class FsdpBackend(LeavingRole):
             self._undo.keep(self.updates_begun, plan.undo_bytes)
         self.updates_begun += 1
         update = training.update(plan.lr_factor)
+        if plan.syncs_reference:
+            training.sync_reference()
         metrics = update_metrics(
             self._spec.role,
             batch,
@@ -254,6 +256,13 @@ class FsdpBackend(LeavingRole):
                 self._ranks,
                 lambda parameters: whole(model, parameters, self._dtype),
             )
+
+    def _holding_reference(self) -> AbstractContextManager[None] | None:
+        # A reference of several ranks may be in no vector of this one.
+        if self._training is None or self._spec.reference_sync is None:
+            return None
+        self._wait_for_state()
+        return self._training.holding_reference()
 
     def _state_tensors(self) -> Iterable[Tensor] | None:
         return None if self._training is None else self._training.state()

@@ -26,6 +26,7 @@ from rlhf_torch.training.trained_parts import (
     peak_lrs,
     require_trainable,
 )
+from rlhf_torch.training.updater import exchanged, reference_of, sync_reference
 
 from .config import FsdpConfig
 from .sharding import shard
@@ -81,6 +82,8 @@ class FsdpTraining:
         """This rank's part of the moving average, in the layout of ``masters``; empty if none is kept."""
         if spec.ema_decay is not None:
             self.ema = [vector.detach().clone() for vector in self.masters]
+        self.reference = reference_of(self.masters, spec.reference_sync)
+        """This rank's part of the role's own reference, in the layout of ``masters``; empty if none is kept."""
 
     def _create(
         self,
@@ -179,6 +182,14 @@ class FsdpTraining:
     def publish(self) -> None:
         """Do nothing: the model computes with ``masters``."""
 
+    def sync_reference(self) -> None:
+        """Move this rank's part of the role's own reference to the weights, if there is one."""
+        sync_reference(self.reference, self.masters, self._spec.reference_sync)
+
+    def holding_reference(self) -> AbstractContextManager[None]:
+        """Have the model hold the role's own reference inside of the context, and its own weights again after it."""
+        return exchanged(self.masters, self.reference, self.publish)
+
     def holding_average(self) -> AbstractContextManager[None]:
         """Have the model hold the moving average inside of the context, and its own weights again after it."""
         return holding_average(self)
@@ -189,10 +200,11 @@ class FsdpTraining:
         yield from self.state()
 
     def state(self) -> Iterator[Tensor]:
-        """Yield every tensor beside the weights: optimizer state and moving average."""
+        """Yield every tensor beside the weights: optimizer state, moving average and reference."""
         for state in self.optimizer.state.values():
             yield from (value for value in state.values() if isinstance(value, Tensor))
         yield from self.ema
+        yield from self.reference
 
 
 def _own(tensor: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from rlhf_core.capabilities import (
     ENGINE_SEES,
     EXPERT_ROUTES,
     IN_PROCESS,
+    KEEPS_REFERENCE,
     LENDS_BASES,
     REPLAYS_ROUTES,
     RUNTIME_SEES,
@@ -55,7 +56,9 @@ def rlhf_train_backends() -> list[Component[Any]]:
             config=TorchBackendConfig,
             factory="rlhf_plugin_local.torch_backend:TorchBackend",
             summary="trains any Transformers causal LM on packed sequences, on one CPU or GPU",
-            provides=frozenset({BACKEND_SEES, LENDS_BASES, REPLAYS_ROUTES, UNDOES_UPDATES}),
+            provides=frozenset(
+                {BACKEND_SEES, LENDS_BASES, KEEPS_REFERENCE, REPLAYS_ROUTES, UNDOES_UPDATES}
+            ),
         )
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -130,6 +130,8 @@ class TorchBackend(LeavingRole):
             self._undo.keep(self.updates_begun, plan.undo_bytes)
         self.updates_begun += 1
         update = self._updater.update(plan.lr_factor)
+        if plan.syncs_reference:
+            self._updater.sync_reference()
         metrics = update_metrics(self._spec.role, batch, parts, update, self._model.routing)
         return seen.outcome(metrics)
 
@@ -291,6 +293,12 @@ class TorchBackend(LeavingRole):
                 folder,
                 trust_remote_code=self._spec.trust_remote_code,
             )
+
+    def _holding_reference(self) -> AbstractContextManager[None] | None:
+        if self._updater is None or not self._updater.reference:
+            return None
+        self._wait_for_state()
+        return self._updater.holding_reference()
 
     def _state_tensors(self) -> Iterable[Tensor] | None:
         return None if self._updater is None else self._updater.state()

@@ -16,6 +16,14 @@ NO_EFFECT = {
         "train.steps says how long the run is",
     ),
     "reference": (["--ref.path", "x"], "nothing uses a reference model"),
+    "reference of nobody that follows": (
+        ["--ref.sync_every", "2"],
+        "nothing uses a reference model",
+    ),
+    "share of a reference that stays": (
+        ["--algo.kl.coef=0.1", "--ref.sync_alpha", "0.5"],
+        "Set --ref.sync_every too",
+    ),
     "evaluation interval": (["--eval.every", "5"], "there is nothing to evaluate on"),
     "environments' split beside held-out rows": (
         ["--eval.fraction", "0.1", "--eval.environment_split", "test"],
@@ -84,6 +92,10 @@ NO_EFFECT = {
         "no best checkpoint",
     ),
     "best mode of no evaluation": (["--checkpoint.best_mode", "min"], "nothing to evaluate on"),
+    "beginning of no warm-up": (
+        ["--actor.warmup_ratio", "0", "--actor.init_lr_ratio", "0.5"],
+        "there is no warm-up. Set --actor.warmup_ratio above 0",
+    ),
     "end of a schedule": (["--actor.min_lr_ratio", "0.5"], "the learning rate is constant"),
     "error value": (
         ["--reward.pattern.error_value", "1"],

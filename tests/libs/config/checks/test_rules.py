@@ -50,6 +50,24 @@ CONTRADICTIONS = {
         "--data.system_prompt: a template makes plain text",
         "config/system-prompt-of-plain-text",
     ),
+    "a reference that follows, on a backend without one": (
+        ["--algo.kl.coef", "0.1", "--ref.sync_every", "9", "--backend", "small_table"],
+        "--ref.sync_every with --backend small_table",
+        "config/no-reference-to-sync",
+    ),
+    "a reference that follows, and begins elsewhere": (
+        ["--algo.kl.coef", "0.1", "--ref.sync_every", "9", "--ref.path", "other"],
+        "--ref.sync_every and --ref.path: a reference that follows the policy begins as the policy",
+        "config/sync-of-another-model",
+    ),
+    "a mean of adapters": (
+        [
+            *("--algo.kl.coef", "0.1", "--ref.sync_every", "9", "--ref.sync_alpha", "0.5"),
+            *("--engine", "takes_factors", "--actor.adapter", "beside"),
+        ],
+        "Set --ref.sync_alpha 1",
+        "config/sync-mixes-adapters",
+    ),
     "more minimum than maximum": (
         ["--rollout.min_new_tokens", "9", "--rollout.max_new_tokens", "8"],
         "--rollout.min_new_tokens is 9; expected at most --rollout.max_new_tokens = 8",
@@ -252,6 +270,11 @@ def test_a_contradiction_is_refused(resolved, words, part, code):
         ("--algo.kl.coef", "0.1", "--algo.kl.mode", "loss", "--algo.kl.estimator", "k3"),
         ("--algo.kl.coef", "0.1", "--algo.kl.target", "1", "--algo.kl.horizon", "5"),
         ("--algo.kl.coef", "0.1", "--ref.path", "other"),
+        ("--algo.kl.coef", "0.1", "--ref.sync_every", "9", "--ref.sync_alpha", "0.5"),
+        (
+            *("--algo.kl.coef", "0.1", "--ref.sync_every", "9"),
+            *("--engine", "takes_factors", "--actor.adapter", "beside"),
+        ),
         ("--algo.kl.coef=0.1", "--algo.kl.mode=loss", "--algo.kl.unbiased_gradient"),
         (
             "--algo.kl.coef=0.1",

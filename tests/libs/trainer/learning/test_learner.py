@@ -145,6 +145,20 @@ def test_the_update_has_every_action_s_advantage_and_the_whole_steps_totals(lear
     assert plan.normalizers.max_actions == 8
 
 
+def test_the_reference_moves_after_the_last_update_of_every_nth_step(learning):
+    one = learning(
+        *("--train.batch_size", "2", "--algo.kl.coef", "0.1", "--algo.kl.mode", "loss"),
+        *("--algo.kl.estimator", "k3", "--ref.sync_every", "2"),
+    )
+    one.roles["policy"].base_logprobs = one.roles.pop("reference").logprobs
+
+    for step in (1, 2, 3, 4):
+        one.learn(step)
+
+    moved = [plan.syncs_reference for plan in one.roles["policy"].plans]
+    assert moved == [False, False, False, True] * 2
+
+
 def test_several_updates_read_the_old_logprobs_first_and_share_the_rows(learning):
     one = learning("--train.batch_size", "2", "--train.inner_epochs", "2")
 

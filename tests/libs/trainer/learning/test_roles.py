@@ -78,6 +78,14 @@ def test_critic_and_reference_may_have_models_of_their_own(resolved):
     assert (roles["critic"].model_path, roles["reference"].model_path) == ("judge", "first")
 
 
+@pytest.mark.parametrize("words", [(), ("--engine", "takes_factors", "--actor.adapter", "beside")])
+def test_the_policy_keeps_the_reference_that_follows_it(resolved, words):
+    found = spec(resolved("--algo.kl.coef", "0.1", "--ref.sync_every", "9", *words)).roles
+
+    assert {name: role.reference_sync for name, role in found.items()} == {"policy": 1.0}
+    assert spec(resolved("--algo.kl.coef", "0.1")).roles["policy"].reference_sync is None
+
+
 def test_each_role_draws_from_a_seed_of_its_own_that_follows_the_runs(resolved):
     flags = ("--estimator", "discounted")
     one, other = (

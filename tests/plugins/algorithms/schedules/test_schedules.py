@@ -1,7 +1,10 @@
 """Learning rates by hand, warm-up included, as a run works them out."""
 
 import pytest
+import torch
 from pydantic import ValidationError
+from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
+from transformers.optimization import get_cosine_with_min_lr_schedule_with_warmup
 
 from rlhf_config.common import ActorConfig
 from rlhf_config.resolved import Selection
@@ -21,7 +24,7 @@ def installed():
 
 @pytest.fixture
 def factors(installed):
-    def at(name, updates, *, warmup=0, total=10, floor=0.0, **options):
+    def at(name, updates, *, warmup=0, total=10, floor=0.0, start=0.0, **options):
         registered = installed.get("rlhf_lr_schedules", name)
         selection = Selection(
             slot="actor.lr_schedule",
@@ -31,7 +34,10 @@ def factors(installed):
         )
         # A hundredth of an update more than the warm-up has, which int() cuts off.
         role = ActorConfig(
-            optim="any", warmup_ratio=min(1.0, (warmup + 0.01) / total), min_lr_ratio=floor
+            optim="any",
+            warmup_ratio=min(1.0, (warmup + 0.01) / total),
+            min_lr_ratio=floor,
+            init_lr_ratio=start,
         )
         spec = schedule_of(selection, role, total)
         return [spec.factor(update) for update in updates]
@@ -60,6 +66,51 @@ def test_cosine_is_half_way_in_the_middle(factors):
     actual = factors("cosine", [0, 2, 3, 6, 50], total=6, floor=0.2)
 
     assert actual == pytest.approx([1.0, 0.8, 0.6, 0.2, 0.2])
+
+
+@pytest.mark.parametrize("cycles", [0.5, 1.0, 1.75])
+@pytest.mark.parametrize("floor", [0.0, 0.1])
+def test_a_cosine_with_several_cycles_is_that_of_transformers(factors, cycles, floor):
+    """After the warm-up, whose steps are others there: it begins at 0. Once a cosine has ended, ours stays."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = get_cosine_with_min_lr_schedule_with_warmup(
+        optimizer, 3, 12, num_cycles=cycles, min_lr_rate=floor
+    ).lr_lambdas[0]
+
+    actual = factors("cosine", range(3, 13), warmup=3, total=12, floor=floor, num_cycles=cycles)
+
+    assert actual == pytest.approx([theirs(update) for update in range(3, 13)], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("linear", get_linear_schedule_with_warmup),
+        ("cosine", get_cosine_schedule_with_warmup),
+    ],
+)
+def test_a_schedule_that_ends_early_is_that_of_a_shorter_run(factors, name, schedule):
+    """Of twenty updates, the first twelve; then the floor."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = schedule(optimizer, 3, 12).lr_lambdas[0]
+
+    actual = factors(name, range(3, 20), warmup=3, total=20, end_share=0.6)
+
+    expected = [theirs(update) if update < 12 else 0.0 for update in range(3, 20)]
+    assert actual == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_schedule_that_ends_in_its_warm_up_is_at_the_floor_behind_it(factors):
+    # One update after the warm-up it is there: the length is at least 1.
+    assert factors("linear", [3, 4, 5], warmup=4, floor=0.1, end_share=0.2) == pytest.approx(
+        [0.8, 1.0, 0.1]
+    )
+
+
+def test_a_warm_up_rises_from_where_it_is_told(factors):
+    # From 0.2 in four equal steps of 0.2 to the peak: three updates of warm-up, then 1.
+    assert factors("constant", range(4), warmup=3, start=0.2) == pytest.approx([0.4, 0.6, 0.8, 1.0])
+    assert factors("constant", range(4), warmup=3, start=1.0) == [1.0] * 4
 
 
 def test_wsd_is_stable_until_its_decay(factors):
@@ -115,6 +166,8 @@ def test_progress_is_that_of_the_updates_after_the_warm_up():
         ("wsd", {"decay_share": 1.1}),
         ("inverse_sqrt", {"timescale": 0}),
         ("linear", {"power": 2}),
+        ("linear", {"end_share": 0.0}),
+        ("cosine", {"num_cycles": 0.0}),
     ],
 )
 def test_options_out_of_range_are_refused(installed, name, options):

@@ -136,3 +136,17 @@ def test_a_loss_without_a_counterpart_is_missing(dpo, text):
 
     assert settings["loss"] == "dpo"
     assert {row.status for row in rows.values()} == {Status.MISSING}
+
+
+def test_rlhf_dpo_accepts_a_reference_that_follows(run, workspace, tmp_path, capsys):
+    (tmp_path / "dpo.yaml").write_text(
+        f"model_name_or_path: {workspace['MODEL']}\ndataset_name: pairs.jsonl\nlearning_rate: 5.0e-7\n"
+        "loss_type: sigmoid\nprecompute_ref_log_probs: false\n"
+        "sync_ref_model: true\nref_model_sync_steps: 100\nref_model_mixup_alpha: 0.5\n"
+    )
+
+    migrated = run("dpo.yaml", "--from", "trl")
+
+    assert migrated.code == 0, migrated.report
+    assert main(["dpo", "-c", "run.toml", "--check"]) == 0, capsys.readouterr().err
+    assert migrated.config["ref"] == {"sync_every": 100, "sync_alpha": 0.5}

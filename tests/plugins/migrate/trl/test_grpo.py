@@ -337,3 +337,39 @@ def test_an_engine_of_its_own_does_not_sleep(grpo):
 
     assert "runtime.sleep" not in settings
     assert rows["vllm_enable_sleep_mode: True"].status is Status.NOTHING
+
+
+SYNCED = (
+    "beta: 0.1\nsync_ref_model: true\nref_model_sync_steps: 64\nper_device_train_batch_size: 8\n"
+)
+
+
+def test_a_reference_that_follows_moves_after_as_many_updates(grpo):
+    settings, rows = grpo(SYNCED + "num_iterations: 4\n", processes=2)
+
+    assert (settings["ref.sync_every"], settings["ref.sync_alpha"]) == (16, 0.6)
+    assert "runtime.ray.ranks.reference" not in settings
+    assert rows["ref_model_sync_steps: 64"].status is Status.MAPPED
+
+
+def test_a_reference_that_follows_between_two_steps_is_said_to_differ(grpo):
+    settings, rows = grpo(SYNCED + "num_iterations: 3\n")
+
+    assert settings["ref.sync_every"] == 21
+    assert rows["ref_model_sync_steps: 64"].status is Status.DIFFERS
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("beta: 0.0\nsync_ref_model: true\n", Status.NOTHING),
+        ("beta: 0.1\nsync_ref_model: false\n", Status.NOTHING),
+        ("beta: 0.1\nsync_ref_model: true\nuse_peft: true\n", Status.MISSING),
+    ],
+)
+def test_no_reference_follows_where_there_is_none_or_adapters_would_be_mixed(grpo, text, status):
+    settings, rows = grpo(text)
+
+    assert not any(path.startswith("ref.") for path in settings)
+    (row,) = (row for what, row in rows.items() if what.startswith("sync_ref_model"))
+    assert row.status is status

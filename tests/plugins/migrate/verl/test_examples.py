@@ -191,6 +191,41 @@ def test_supervised_fine_tuning(verl):
     assert 'data.messages_key = "messages"' in new
 
 
+SCHEDULED = (
+    *("python3", "-m", "verl.trainer.main_ppo", "algorithm.adv_estimator=grpo"),
+    *("actor_rollout_ref.actor.optim.lr=1e-6", "trainer.total_training_steps=200"),
+)
+OPTIM = "actor_rollout_ref.actor.optim"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["lr_scheduler_type=cosine", "num_cycles=1.5"], {"cosine": {"num_cycles": 1.5}}),
+        (["lr_warmup_steps=20", "lr_warmup_init=1e-7"], {"init_lr_ratio": 0.1}),
+        (["lr_warmup_steps=20", "init_lr_ratio=0.25"], {"init_lr_ratio": 0.25}),
+        (["lr_decay_style=linear", "lr_decay_steps=150"], {"linear": {"end_share": 0.75}}),
+        (["lr_scheduler_type=constant", "num_cycles=2", "lr_decay_steps=150"], {}),
+    ],
+)
+def test_the_course_of_a_learning_rate_is_carried_over(run, workspace, words, expected):
+    migrated = run("--", *SCHEDULED, *(f"+{OPTIM}.{word}" for word in words))
+
+    actor = migrated.config["actor"]
+    assert migrated.code == 0, migrated.report
+    assert {key: actor[key] for key in expected} == expected
+    if not expected:
+        assert not {"cosine", "linear", "init_lr_ratio"} & actor.keys()
+
+
+def test_where_a_rate_has_fallen_needs_the_number_of_steps(run, workspace):
+    words = (*SCHEDULED[:-1], f"+{OPTIM}.lr_decay_style=linear", f"+{OPTIM}.lr_decay_steps=150")
+
+    report = " ".join(run("--", *words).report.split())
+
+    assert "divide 150 by it for actor.linear.end_share" in report
+
+
 def test_a_script_of_another_algorithm_is_refused(run, tmp_path):
     (tmp_path / "s.sh").write_text("python3 -m recipe.prime.main_prime data.train_batch_size=8\n")
 

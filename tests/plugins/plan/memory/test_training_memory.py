@@ -115,6 +115,12 @@ def test_offloading_takes_state_from_the_gpu(pencil):
     assert dict(role_memory(policy(pencil), sharing, SMALL).resident) == {"weights": 20}
 
 
+def test_a_reference_that_follows_is_4_bytes_a_parameter(pencil):
+    following = role_memory(policy(pencil, reference=True), Sharing(), SMALL)
+
+    assert following.resident["reference"] == 200
+
+
 def test_a_moving_average_is_4_bytes_a_parameter(pencil):
     averaged = role_memory(policy(pencil, average=True), Sharing(), SMALL)
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from rlhf_core import PluginError
 from rlhf_core.contracts import ValueObjective
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_torch.training import updater
 
@@ -162,3 +164,76 @@ def test_gradients_are_the_same_in_however_many_parts_they_become_float32(
         sums.append(backend.checksum())
 
     assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.01])
+def test_a_reference_beside_bfloat16_weights_moves_in_float32(
+    start, make_spec, make_batch, make_plan, models, refs, share
+):
+    """In bfloat16 a hundredth of the way, of updates that are each smaller than half a step of that type, would be
+    lost in rounding."""
+    spec = make_spec(models["qwen3"], dtype="bfloat16", optimizer=refs.sgd, reference_sync=share)
+    backend, batch = start(spec), make_batch()
+    before = [master.detach().clone() for master in backend._updater.masters.values()]
+
+    backend.train_step(batch, make_plan(batch, syncs_reference=True))
+
+    masters = list(backend._updater.masters.values())
+    expected = [
+        old + share * (new.detach() - old) for old, new in zip(before, masters, strict=True)
+    ]
+    torch.testing.assert_close(backend._updater.reference, expected, atol=1e-9, rtol=1e-6)
+    moved = [float((now - old).abs().max()) for now, old in zip(expected, before, strict=True)]
+    assert max(moved) > 0
+    if share == 1.0:
+        assert all(map(torch.equal, backend._updater.reference, masters))
+
+
+def test_a_pass_that_fails_leaves_the_policy_as_it_was(
+    start, make_spec, make_batch, make_plan, models, monkeypatch
+):
+    backend, batch = start(make_spec(models["qwen3"], reference_sync=0.5)), make_batch()
+    backend.train_step(batch, make_plan(batch, syncs_reference=True))
+    digest, expected = backend.checksum(), backend.base_logprobs(batch.trajectories)
+    rows = batch.trajectories
+    assert not np.array_equal(backend.logprobs(rows), expected)
+
+    def broken(*arguments):
+        raise MemoryError("of this pass")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backend, "_score", broken)
+        with pytest.raises(MemoryError):
+            backend.base_logprobs(rows)
+
+    assert backend.checksum() == digest
+    assert np.array_equal(backend.base_logprobs(rows), expected)
+
+
+def test_an_update_that_is_undone_takes_the_reference_back(
+    start, make_spec, make_batch, make_plan, models
+):
+    backend, batch = start(make_spec(models["qwen3"], reference_sync=0.5)), make_batch()
+    rows = batch.trajectories
+    backend.train_step(batch, make_plan(batch, syncs_reference=True))
+    before, begun = backend.base_logprobs(rows), backend.updates_begun
+    backend.train_step(batch, make_plan(batch, syncs_reference=True, undo_bytes=2**30))
+    assert not np.array_equal(backend.base_logprobs(rows), before)
+
+    assert backend.undo(begun)
+
+    assert np.array_equal(backend.base_logprobs(rows), before)
+
+
+def test_a_role_whose_state_is_in_host_memory_has_no_reference(
+    start, make_spec, make_batch, models
+):
+    backend, rows = start(make_spec(models["qwen3"], reference_sync=0.5)), make_batch().trajectories
+    before = backend.base_logprobs(rows)
+    backend.offload(weights=False)
+
+    with pytest.raises(PluginError, match="expected reload", check=has_code("training/offloaded")):
+        backend.base_logprobs(rows)
+
+    backend.reload()
+    assert np.array_equal(backend.base_logprobs(rows), before)

@@ -23,7 +23,12 @@ class SchedulePoint:
     @property
     def progress(self) -> float:
         """Share of the updates after the warm-up that are done, from 0 to 1."""
-        length = max(1, self.total_updates - self.warmup_updates)
+        return self.progress_to(1.0)
+
+    def progress_to(self, share: float) -> float:
+        """Return how much is done, from 0 to 1, of the updates from the warm-up on to ``share`` of all updates; with 1
+        it is ``progress``."""
+        length = max(1, share * self.total_updates - self.warmup_updates)
         return min(1.0, (self.update - self.warmup_updates) / length)
 
 

@@ -15,7 +15,7 @@ from ..common import RunOptions
 from ..problems import Labels
 from ..resolved import Selections
 from ..run import RunConfig, SupervisedConfig
-from ..trained_roles import OPTIONS_OF_PARTS, SeeingActor
+from ..trained_roles import OPTIONS_OF_PARTS, ReferenceSync, SeeingActor, TrainedRole
 from .features import needs, old_logprobs_from, renormalizes
 from .held_out import held_out_without_effect, splits_without_effect
 from .reward_rules import learns_from_rewards
@@ -98,8 +98,22 @@ def length_without_effect(steps: int | None) -> Iterator[tuple[str, str]]:
         )
 
 
-def schedule_without_effect(role: str, selections: Selections) -> Iterator[tuple[str, str]]:
-    """Yield the options of a trained role's learning-rate schedule that change nothing, and the reason."""
+def reference_without_effect(ref: ReferenceSync) -> Iterator[tuple[str, str]]:
+    """Yield the option of a reference that follows the policy, if it stays as it is, and the reason."""
+    if ref.sync_every is None:
+        yield "ref.sync_alpha", "the reference stays as it is. Set --ref.sync_every too."
+
+
+def schedule_without_effect(
+    role: str, selections: Selections, options: TrainedRole | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield the options of a trained role's learning-rate schedule that change nothing, and the reason.
+
+    Args:
+        options: the role's own, to look at its warm-up too.
+    """
+    if options is not None and not options.warmup_ratio:
+        yield f"{role}.init_lr_ratio", f"there is no warm-up. Set --{role}.warmup_ratio above 0."
     chosen = selections[f"{role}.lr_schedule"]
     if not chosen:
         reason = f"the learning rate is constant. Set --{role}.lr_schedule too."
@@ -140,7 +154,9 @@ def _without_effect(
     if kl.target is None:
         yield "algo.kl.horizon", "the coefficient is fixed. Set --algo.kl.target to adapt it."
     if kl.coef == 0 and "ref_logprobs" not in needed:
-        yield "ref.path", "nothing uses a reference model. Set --algo.kl.coef too."
+        for name in ("path", "sync_every"):
+            yield f"ref.{name}", "nothing uses a reference model. Set --algo.kl.coef too."
+    yield from reference_without_effect(run.ref)
     if "values" not in needed:
         for path in labels.typed_below("critic"):
             yield path, "the run has no critic. Choose an --estimator that needs one."
@@ -152,8 +168,8 @@ def _without_effect(
     yield from splits_without_effect((*run.data.train, *run.supervised.data), run.eval)
     yield from shared_without_effect(run, selections)
     yield from length_without_effect(run.train.steps)
-    yield from schedule_without_effect("actor", selections)
-    yield from schedule_without_effect("critic", selections)
+    yield from schedule_without_effect("actor", selections, run.actor)
+    yield from schedule_without_effect("critic", selections, run.critic)
     if not run.log.samples:
         yield "log.samples_every", "no samples are kept. Set --log.samples too."
     if run.data.source is not None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlhf_core.capabilities import NO_PULL, PREPARES_STEP
+from rlhf_core.capabilities import KEEPS_REFERENCE, NO_PULL, PREPARES_STEP
 from rlhf_core.errors import ConfigError
 from rlhf_core.plugins import Plugins
 
 from ..problems import Labels, flag
 from ..resolved import Selections
 from ..run import RunConfig
+from ..trained_roles import ReferenceSync
 from .features import is_off_policy, needs, renormalizes, updates_per_batch, weighs_samples
 
 
@@ -26,6 +27,7 @@ def learning_rules(
     yield from _old_logprobs_rules(run, selections, labels)
     yield from _staleness_rules(run, selections, labels)
     yield from _kl_rules(run, selections, labels, plugins)
+    yield from reference_rules(run.ref, selections, labels)
     yield from _teacher_rules(run, selections, labels)
     yield from _term_rules(selections, labels)
 
@@ -191,6 +193,34 @@ def _kl_rules(
             f"is zero on average, so it would not hold the policy back.\n  Set {others}--algo.kl.mode reward, or "
             "--algo.kl.unbiased_gradient.",
             code="config/kl-without-pull",
+        )
+
+
+def reference_rules(
+    ref: ReferenceSync, selections: Selections, labels: Labels
+) -> Iterator[ConfigError]:
+    """Yield what keeps a reference from following the policy."""
+    if ref.sync_every is None:
+        return
+    label, (backend,) = labels("ref.sync_every"), selections["backend.name"]
+    if KEEPS_REFERENCE not in backend.registered.component.provides:
+        yield ConfigError(
+            f"{label} with {labels('backend.name')} {backend.name}: this training backend keeps no reference beside "
+            "the weights. Choose --backend torch, deepspeed or fsdp, or leave --ref.sync_every out.",
+            code="config/no-reference-to-sync",
+        )
+    if getattr(ref, "path", None) is not None:
+        yield ConfigError(
+            f"{label} and {labels('ref.path')}: a reference that follows the policy begins as the policy does, not as "
+            "another model. Leave one of the two out.",
+            code="config/sync-of-another-model",
+        )
+    if ref.sync_alpha < 1.0 and selections["actor.adapter"]:
+        yield ConfigError(
+            f"{label} with {labels('ref.sync_alpha')} {ref.sync_alpha:g} and {labels('actor.adapter')}: the weights of "
+            "an adapter are factors, and the mean of two adapters' factors is no mean of what they add to the model.\n"
+            "  Set --ref.sync_alpha 1, with which the reference becomes the policy, or leave the adapter out.",
+            code="config/sync-mixes-adapters",
         )
 
 

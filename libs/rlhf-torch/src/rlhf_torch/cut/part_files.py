@@ -1,7 +1,7 @@
 """Files of training state that ranks share, one per rank, in safetensors and JSON; it is read back equal to the bit.
 
     state.json                          options, counters, number of files
-    part-00000-of-00002.safetensors     rank 0's runs: float32 weights, moving average, optimizer state
+    part-00000-of-00002.safetensors     rank 0's runs: float32 weights, average, reference, optimizer state
 
 The files say which elements of which parameter they hold. So any number of ranks can read the files of another number
 of ranks, which have cut the parameters otherwise. Weights that are not trained are not saved: they are in the model
@@ -28,7 +28,7 @@ from .runs import SavedRun, part_name, read_runs, write_runs
 from .whole_updates import device_of_numbers
 
 FORMAT = 2
-_MASTER, _EMA, _OPTIMIZER = "float32", "ema", "optimizer."
+_MASTER, _EMA, _REFERENCE, _OPTIMIZER = "float32", "ema", "reference", "optimizer."
 """Kinds of tensors in a run. ``_OPTIMIZER`` is a prefix, which the optimizer's own key follows."""
 
 
@@ -39,6 +39,8 @@ class CutTraining(Protocol):
     """Number of updates so far."""
     ema: list[Tensor]
     """This rank's part of the moving average, in the layout of ``masters``; empty if none is kept."""
+    reference: list[Tensor]
+    """This rank's part of the role's own reference, in the same layout; empty if none is kept."""
     initial_groups: GroupOptions
     """Values of the parameter groups as the run's options made them."""
     tensor_parallel: int
@@ -87,6 +89,8 @@ def _run_of(fragment: Fragment, vector: Tensor, training: CutTraining) -> SavedR
     run.tensors[_MASTER] = fragment.of(vector)
     if training.ema:
         run.tensors[_EMA] = fragment.of(training.ema[fragment.vector])
+    if training.reference:
+        run.tensors[_REFERENCE] = fragment.of(training.reference[fragment.vector])
     for key, value in training.optimizer.state.get(vector, {}).items():
         if not isinstance(value, Tensor):
             run.plain[key] = value
@@ -115,6 +119,7 @@ def _write_state(folder: Path, training: CutTraining, ranks: Ranks) -> None:
         "tensor_parallel": training.tensor_parallel,
         "updates": training.updates,
         "ema": bool(training.ema),
+        "reference": bool(training.reference),
         "parameters": {name: _numel(parameter) for name, parameter in training.named.items()},
         "groups": changed_options(training.optimizer, training.initial_groups),
     }
@@ -140,6 +145,9 @@ def load_parts(folder: Path, training: CutTraining) -> None:
             run.copy_into(fragment, masters[fragment.vector], _MASTER)
             if training.ema and state["ema"]:
                 run.copy_into(fragment, training.ema[fragment.vector], _EMA)
+            # Without one the run's reference was the model at the start, as it is here.
+            if training.reference and state.get("reference"):
+                run.copy_into(fragment, training.reference[fragment.vector], _REFERENCE)
             _restore_optimizer(training, run, fragment, masters[fragment.vector])
             missing[run.name] -= min(fragment.stop, run.stop) - max(fragment.start, run.start)
     if lacking := [name for name, count in missing.items() if count]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -136,9 +136,12 @@ class RoleModel(nn.Module):
                 "this role has no adapter, so there is no base beside it; ask for logprobs instead",
                 code="adapter/none",
             )
-        choosing = nullcontext() if self.routing is None else self.routing.choosing()
-        with choosing, self.adapter.disabled(self.lm.model):
+        with self.choosing(), self.adapter.disabled(self.lm.model):
             yield
+
+    def choosing(self) -> AbstractContextManager[None]:
+        """Return a context in which tokens go to the experts that the model chooses, where routes are replayed."""
+        return nullcontext() if self.routing is None else self.routing.choosing()
 
     def lets_share(self, lengths: NDArray[np.int64]) -> bool:
         """Return whether a beginning of sequences of these lengths may be computed once. It is not the same to a model

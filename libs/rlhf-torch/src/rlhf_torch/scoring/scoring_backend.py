@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import numpy as np
@@ -259,13 +260,22 @@ class ScoringBackend:
         return self.statistics(batch, ["logprobs"])["logprobs"]
 
     def base_logprobs(self, batch: TrajectoryColumns) -> Floats:
-        """Return the log-prob of each action, (sum of A,) in nats, under the model as its adapter began. No gradient.
+        """Return the log-prob of each action, (sum of A,) in nats, under the role's own reference, else under the model
+        as its adapter began. No gradient.
 
         Raises:
-            PluginError: the role has no adapter.
+            PluginError: the role has neither.
         """
-        with self._model.without_adapter():
+        held = self._holding_reference()
+        if held is None:
+            with self._model.without_adapter():
+                return self.logprobs(batch)
+        with self._model.choosing(), held:
             return self.logprobs(batch)
+
+    def _holding_reference(self) -> AbstractContextManager[None] | None:
+        """Return a context in which the model holds the role's own reference; None: the role keeps none."""
+        return None
 
     def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]

@@ -23,6 +23,7 @@ from .updater import Updater
 MODEL = "model"
 MASTERS = "float32_copies"
 EMA = "ema"
+REFERENCE = "reference"
 OPTIMIZER = "optimizer"
 STATE = "state.json"
 FORMAT = 2
@@ -63,6 +64,8 @@ def save_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
             _write(folder, MASTERS, updater.masters)
         if updater.ema:
             _write(folder, EMA, updater.ema)
+        if updater.reference:
+            _write(folder, REFERENCE, _named_reference(updater))
         tensors, scalars = _split_optimizer_state(updater)
         _write(folder, OPTIMIZER, tensors)
         state |= {
@@ -107,8 +110,15 @@ def load_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
         _copy_into(updater.ema, _read(folder, EMA), folder / EMA)
     elif updater.ema:  # of a run that had no average: it begins here
         _copy_into(updater.ema, updater.masters, folder)
+    # Without the file the run kept none, so its reference was the model at the start, as it is here.
+    if updater.reference and (folder / f"{REFERENCE}.safetensors").exists():
+        _copy_into(_named_reference(updater), _read(folder, REFERENCE), folder / REFERENCE)
     _restore_optimizer(updater, _read(folder, OPTIMIZER), state, folder)
     updater.updates = int(state["updates"])
+
+
+def _named_reference(updater: Updater) -> dict[str, Tensor]:
+    return dict(zip(updater.masters, updater.reference, strict=True))
 
 
 def _split_optimizer_state(updater: Updater) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:

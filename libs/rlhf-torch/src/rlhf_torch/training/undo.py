@@ -29,7 +29,7 @@ class Changing(Protocol):
         """The torch optimizer."""
 
     def changing(self) -> Iterable[Tensor]:
-        """Return every tensor that updates change: weights, float32 copies, optimizer state, moving average."""
+        """Return every tensor that updates change: weights, float32 copies, optimizer state, average, reference."""
 
     def drop_gradient(self) -> None:
         """Forget the gradient that has been collected."""

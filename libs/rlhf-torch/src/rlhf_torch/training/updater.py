@@ -1,4 +1,4 @@
-"""From accumulated gradients to new weights: clipping, schedule, optimizer, moving average.
+"""From accumulated gradients to new weights: clipping, schedule, optimizer, moving average, reference.
 
 Parameters in half precision are trained through float32 copies: at the learning rates of RL most updates are smaller
 than half a bfloat16 step, and adding them to bfloat16 weights would change nothing.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 import torch
@@ -58,6 +59,8 @@ class Updater:
         self.ema: dict[str, Tensor] = {}
         if spec.ema_decay is not None:
             self.ema = {name: master.detach().clone() for name, master in self.masters.items()}
+        self.reference = reference_of(list(self.masters.values()), spec.reference_sync)
+        """The role's own reference, in the order of ``masters``; empty if there is none."""
 
     def collect(self) -> None:
         """Add the gradients of one micro-batch to the float32 copies, and clear them on the model.
@@ -129,6 +132,14 @@ class Updater:
                     list(self.ema.values()), list(self.masters.values()), 1.0 - self._spec.ema_decay
                 )
 
+    def sync_reference(self) -> None:
+        """Move the role's own reference to the weights, if there is one: see ``sync_reference``."""
+        sync_reference(self.reference, list(self.masters.values()), self._spec.reference_sync)
+
+    def holding_reference(self) -> AbstractContextManager[None]:
+        """Have the model hold the role's own reference inside of the context, and its own weights again after it."""
+        return exchanged(list(self.masters.values()), self.reference, self.publish)
+
     @torch.no_grad()
     def publish(self) -> None:
         """Round the float32 copies into the model."""
@@ -142,7 +153,7 @@ class Updater:
         yield from self.state()
 
     def state(self) -> Iterator[Tensor]:
-        """Yield every tensor beside the weights: float32 copies, optimizer state, moving average."""
+        """Yield every tensor beside the weights: float32 copies, optimizer state, moving average, reference."""
         for name, master in self.masters.items():
             if name in self.copied:
                 yield master
@@ -150,12 +161,74 @@ class Updater:
                 if isinstance(value, Tensor):
                     yield value
         yield from self.ema.values()
+        yield from self.reference
 
 
 def _master_of(weight: nn.Parameter) -> nn.Parameter:
     if weight.dtype == torch.float32:
         return weight
     return nn.Parameter(weight.detach().float())
+
+
+def reference_of(masters: Sequence[Tensor], share: float | None) -> list[Tensor]:
+    """Return the reference that a role keeps, as its float32 weights are now; empty if it keeps none.
+
+    Args:
+        share: ``RoleSpec.reference_sync``.
+    """
+    return [] if share is None else [master.detach().clone() for master in masters]
+
+
+@torch.no_grad()
+def sync_reference(
+    reference: Sequence[Tensor], masters: Sequence[Tensor], share: float | None
+) -> None:
+    """Move a reference by ``share`` of the way to the weights: share * weights + (1 - share) * reference.
+
+    All of it is float32, also beside a model in bfloat16: there a share of 0.01 would be lost in rounding. A share of 1
+    makes the reference equal to the weights, to the bit.
+
+    Source: Gorbatovski et al. 2024 (TR-DPO), arXiv:2404.09656: the soft update with alpha, and the hard one at 1.
+    """
+    if not reference:
+        return
+    assert share is not None
+    own = [master.detach() for master in masters]
+    if share == 1.0:
+        torch._foreach_copy_(list(reference), own)
+    else:
+        torch._foreach_lerp_(list(reference), own, share)
+
+
+@contextmanager
+def exchanged(
+    masters: Sequence[Tensor], others: Sequence[Tensor], publish: Callable[[], None]
+) -> Iterator[None]:
+    """Exchange a model's float32 weights with other ones inside of the context, to the bit.
+
+    Args:
+        others: as many, of the same shapes; they hold the weights meanwhile.
+        publish: has the model compute with its float32 weights.
+    """
+    # One buffer for all, made first: a failure between two tensors would leave a mixture behind.
+    largest = max((master.numel() for master in masters), default=0)
+    buffer = torch.empty(largest, device=masters[0].device if masters else None)
+    _exchange(masters, others, buffer)
+    try:
+        publish()
+        yield
+    finally:
+        _exchange(masters, others, buffer)
+        publish()
+
+
+@torch.no_grad()
+def _exchange(masters: Sequence[Tensor], others: Sequence[Tensor], buffer: Tensor) -> None:
+    for master, other in zip(masters, others, strict=True):
+        held = buffer[: master.numel()].view(master.shape)
+        held.copy_(master)
+        master.copy_(other)
+        other.copy_(held)
 
 
 def update_metrics(

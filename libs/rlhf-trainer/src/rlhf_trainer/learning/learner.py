@@ -143,6 +143,7 @@ class BatchLearner:
         """
         run, demands, batch, judged = self._run, self._demands, request.batch, request.judged
         most, parts = run.rollout.max_new_tokens, list[Metrics]()
+        syncs = run.ref.sync_every is not None and request.step % run.ref.sync_every == 0
         # Without a pass for old log-probs those of the first update are compared with the sampler's, below.
         old = None if demands.rollout_as_old else whole.columns.get("old_logprobs")
         if old is not None:
@@ -156,6 +157,7 @@ class BatchLearner:
                 kl_coef=request.kl_coef if run.algo.kl.mode == "loss" else 0.0,
                 entropy_coef=request.entropy_coef,
                 on_policy=is_first and not demands.rollout_as_old,
+                syncs_reference=syncs and index == len(updates) - 1,
             )
             # The critic learns in the warm-up steps too, in which the policy stays as it is.
             if demands.critic and len(counted):

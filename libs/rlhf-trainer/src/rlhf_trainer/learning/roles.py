@@ -100,7 +100,10 @@ def runtime_spec(
 
 
 def is_base_reference(resolved: Resolved) -> bool:
-    """True when the reference, if any, is the policy as its adapter began, so that no second model is needed."""
+    """True when the policy keeps the reference, if any, so that no second model is needed: as its adapter began, or a
+    copy of the weights that follows them."""
+    if resolved.run.ref.sync_every is not None:
+        return True
     reference, adapter = resolved.run.ref.path, resolved.optional("actor.adapter")
     if adapter is None or reference is None:
         return adapter is not None
@@ -163,6 +166,7 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
         router_aux_loss=run.actor.router_aux_loss,
         replays_routes=run.algo.correction.replay_routes,
         ema_decay=run.actor.ema,
+        reference_sync=run.ref.sync_alpha if demands.reference and run.ref.sync_every else None,
     )
 
 

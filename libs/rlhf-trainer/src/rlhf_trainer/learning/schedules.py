@@ -25,7 +25,7 @@ def schedule_of(selection: Selection | None, role: TrainedRole, updates: int) ->
         PluginError: the schedule raised.
     """
     warmup = int(role.warmup_ratio * updates)
-    rising = [warmup_factor(update, warmup) for update in range(warmup)]
+    rising = [warmup_factor(update, warmup, role.init_lr_ratio) for update in range(warmup)]
     if selection is None:
         return ScheduleSpec(factors=(*rising, 1.0))
     schedule: LrSchedule = selection.build()
@@ -40,10 +40,10 @@ def schedule_of(selection: Selection | None, role: TrainedRole, updates: int) ->
     return ScheduleSpec(name=selection.registered.name, factors=(*rising, *after))
 
 
-def warmup_factor(update: int, warmup_updates: int) -> float:
-    """Return ``(update + 1) / (warmup_updates + 1)``: the first update already changes the weights, and the first one
-    after the warm-up has the peak rate."""
-    return (update + 1) / (warmup_updates + 1)
+def warmup_factor(update: int, warmup_updates: int, start: float = 0.0) -> float:
+    """Return ``start + (1 - start) (update + 1) / (warmup_updates + 1)``: the first update already changes the weights,
+    and the first one after the warm-up has the peak rate."""
+    return start + (1.0 - start) * (update + 1) / (warmup_updates + 1)
 
 
 def _factor(schedule: LrSchedule, point: SchedulePoint, who: str) -> float:

@@ -25,8 +25,11 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
     lines.append("models")
     lines += [f"  {name:26} {_role(role)}" for name, role in spec.roles.items()]
     if demands.reference and is_base_reference(resolved):
-        begun = resolved.one("actor.adapter").options.continued_from()
+        adapter = resolved.optional("actor.adapter")
+        begun = adapter.options.continued_from() if adapter else None
         what = f"the adapter {begun}" if begun else "the policy without its adapter"
+        if run.ref.sync_every is not None:
+            what = f"a copy of what the policy trains, moved to it every {run.ref.sync_every} steps"
         lines.append(f"  {REFERENCE:26} {what}")
     runtime = resolved.one("runtime.name").options
     if isinstance(runtime, PlansPlacement):

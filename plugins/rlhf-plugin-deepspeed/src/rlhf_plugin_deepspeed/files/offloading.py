@@ -70,7 +70,7 @@ class Offloading:
 
 
 def _state(held: Held) -> Iterator[Tensor]:
-    """Yield what an update reads and writes beside the model: float32 weights, optimizer state, moving average."""
+    """Yield what an update reads and writes beside the model: float32 weights, optimizer state, average, reference."""
     if isinstance(held, ReplicatedTraining):
         yield from held.updater.state()
     if isinstance(held, ZeroTraining):

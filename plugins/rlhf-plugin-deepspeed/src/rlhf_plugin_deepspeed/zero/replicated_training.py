@@ -7,7 +7,7 @@ bfloat16. Instead the torch backend's updater gets the sum of the ranks' gradien
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor
@@ -107,6 +107,19 @@ class ReplicatedTraining:
     def publish(self) -> None:
         """Round the float32 weights into the model."""
         self.updater.publish()
+
+    @property
+    def reference(self) -> list[Tensor]:
+        """The role's own reference, whole on every rank; empty if none is kept."""
+        return self.updater.reference
+
+    def sync_reference(self) -> None:
+        """Move the role's own reference to the weights, if there is one."""
+        self.updater.sync_reference()
+
+    def holding_reference(self) -> AbstractContextManager[None]:
+        """Have the model hold the role's own reference inside of the context, and its own weights again after it."""
+        return self.updater.holding_reference()
 
     @contextmanager
     def holding_average(self) -> Iterator[None]:

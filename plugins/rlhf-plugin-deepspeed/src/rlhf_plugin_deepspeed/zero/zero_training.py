@@ -25,6 +25,7 @@ from rlhf_torch.training.trained_parts import (
     peak_lrs,
     require_trainable,
 )
+from rlhf_torch.training.updater import exchanged, reference_of, sync_reference
 
 from ..compile.deep_compile import DeepCompiled, refuse_deep_compile
 from ..config import DeepSpeedConfig
@@ -96,6 +97,8 @@ class ZeroTraining:
         """This rank's part of the moving average, in the layout of ``masters``; empty if none is kept."""
         if spec.ema_decay is not None:
             self.ema = [vector.detach().clone() for vector in self.masters]
+        self.reference = reference_of(self.masters, spec.reference_sync)
+        """This rank's part of the role's own reference, in the layout of ``masters``; empty if none is kept."""
 
     @property
     def is_deep_compiled(self) -> bool:
@@ -198,7 +201,8 @@ class ZeroTraining:
         return metrics | {"skipped": Metric(float(skipped), reduction="sum")}
 
     def changing(self) -> Iterator[Tensor]:
-        """Yield every tensor of this rank that an update changes: optimizer state, float32 weights, their average.
+        """Yield every tensor of this rank that an update changes: optimizer state, float32 weights, their average, the
+        role's own reference.
 
         The model's own weights are not among them: ``publish`` makes them of ``masters``.
         """
@@ -206,10 +210,19 @@ class ZeroTraining:
             yield from (value for value in state.values() if isinstance(value, Tensor))
         yield from self.masters
         yield from self.ema
+        yield from self.reference
 
     def publish(self) -> None:
         """Copy the float32 weights, rounded, into the model's parameters; a collective call."""
         publish(self.zero, self.stage)
+
+    def sync_reference(self) -> None:
+        """Move this rank's part of the role's own reference to the weights, if there is one."""
+        sync_reference(self.reference, self.masters, self._spec.reference_sync)
+
+    def holding_reference(self) -> AbstractContextManager[None]:
+        """Have the model hold the role's own reference inside of the context, and its own weights again after it."""
+        return exchanged(self.masters, self.reference, self.publish)
 
     def holding_average(self) -> AbstractContextManager[None]:
         """Have the model hold the moving average inside of the context, and its own weights again after it."""

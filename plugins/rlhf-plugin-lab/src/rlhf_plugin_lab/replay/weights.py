@@ -14,7 +14,7 @@ from typing import Protocol
 from rlhf_core import ConfigError
 from rlhf_core.lazy import torch
 
-_STATE_OF_UPDATES = ("optimizer", "ema", "float32_copies")
+_STATE_OF_UPDATES = ("optimizer", "ema", "reference", "float32_copies")
 """Beginnings of the names of files that hold no weights of the policy."""
 _KIND, _WEIGHTS = "::", "float32"
 """Between name and kind of a tensor in the parts that several ranks write, and the kind that is weights. Averages and

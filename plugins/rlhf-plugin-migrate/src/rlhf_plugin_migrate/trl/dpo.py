@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
+from .common.shared_rules import set_reference
 from .example_rules import set_run
 
 _LOSSES = {
@@ -31,6 +32,7 @@ def migrate(source: SourceOptions, processes: int, adapter: str) -> Outcome:
     out = Outcome(source, command="dpo")
     set_run(source, out, processes, sequences_per_row=2)
     _set_loss(source, out)
+    set_reference(source, out, updates=1, is_used=True)
     return out
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
-from .common.shared_rules import global_batch, names_of_sets, set_duration, set_logs, set_saves
+from .common.shared_rules import (
+    global_batch,
+    names_of_sets,
+    set_duration,
+    set_logs,
+    set_reference,
+    set_saves,
+)
 
 _MICRO_BATCH = "train.max_tokens_per_micro_batch"
 _PROMPT_TOKENS = 1024
@@ -12,8 +19,10 @@ _PROMPT_TOKENS = 1024
 
 
 def has_reference_role(source: SourceOptions) -> bool:
-    """Return True if the reference is a model of its own, and not the policy without its adapter."""
-    return bool(source.number("beta")) and not source.flag("use_peft")
+    """Return True if the reference is a model of its own, and not the policy without its adapter or a copy of the
+    policy that follows it."""
+    kept_by_policy = source.flag("use_peft") or source.flag("sync_ref_model")
+    return bool(source.number("beta")) and not kept_by_policy
 
 
 def set_components(source: SourceOptions, out: Outcome, processes: int) -> str:
@@ -129,7 +138,9 @@ def set_batches(source: SourceOptions, out: Outcome, processes: int) -> None:
         )
     comment = f"{per_pass} x {longest}; a matter of memory, the gradient does not depend on it"
     out.set(_MICRO_BATCH, per_pass * longest, sizes[0], comment=comment)
-    set_duration(source, out, updates_per_step(source, processes))
+    updates = updates_per_step(source, processes)
+    set_duration(source, out, updates)
+    set_reference(source, out, updates, is_used=bool(source.number("beta")))
 
 
 def set_records(source: SourceOptions, out: Outcome, processes: int) -> None:

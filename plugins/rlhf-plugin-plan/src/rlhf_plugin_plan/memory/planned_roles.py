@@ -88,6 +88,7 @@ def planned_role(
         optimizer_table_bytes=states[1],
         scores=spec.role != "policy" or bool(run.demands.old_statistics) or base_reference,
         average=spec.ema_decay is not None,
+        reference=spec.reference_sync is not None,
         recompute=trained and bool(options.get("gradient_checkpointing")),
         compiled=bool(options.get("compile")),
         chunk=options.get("logits_chunk") or assumed.GPU_CHUNK,

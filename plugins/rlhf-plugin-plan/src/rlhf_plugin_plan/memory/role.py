@@ -31,6 +31,8 @@ class Role:
     """Whether the role makes passes without gradients."""
     average: bool = False
     """Whether the role keeps a moving average of its weights."""
+    reference: bool = False
+    """Whether the role keeps a reference that follows its weights."""
     recompute: bool = False
     """Whether the backward pass recomputes each layer."""
     compiled: bool = False

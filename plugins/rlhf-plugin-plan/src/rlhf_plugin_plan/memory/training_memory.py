@@ -86,7 +86,8 @@ def moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Mapping[str, Par
 
 
 def _resident(role: Role, sharing: Sharing) -> Parts:
-    """Return the resident parts: weights, float32 copies, optimizer state, average; of ZeRO stage 3 also gradients."""
+    """Return the resident parts: weights, float32 copies, optimizer state, average and reference; of ZeRO stage 3 also
+    gradients."""
     width, shape = role.precision.weight_bytes, role.shape
     trained = trained_parameters(role) if role.trained else 0
     weights = weight_bytes(role) * sharing.part(3)
@@ -111,6 +112,7 @@ def _resident(role: Role, sharing: Sharing) -> Parts:
         role.optimizer_bytes * inner + role.optimizer_table_bytes * tables
     )
     parts["moving average"] = 4.0 * trained * on_gpu if role.average else 0.0
+    parts["reference"] = 4.0 * trained * on_gpu if role.reference else 0.0
     if sharing.stage == 3 and not sharing.offload_optimizer and not sharing.layerwise:
         parts["gradients"] = 4.0 * trained * sharing.part(2)
     return parts

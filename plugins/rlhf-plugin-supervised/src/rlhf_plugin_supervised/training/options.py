@@ -245,7 +245,7 @@ def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tup
     yield from images_without_effect(selections, run.actor)
     yield from shared_without_effect(run, selections)
     yield from length_without_effect(run.train.steps)
-    yield from schedule_without_effect("actor", selections)
+    yield from schedule_without_effect("actor", selections, run.actor)
 
 
 def sets(run: ExampleOptions) -> tuple[str, ...]:

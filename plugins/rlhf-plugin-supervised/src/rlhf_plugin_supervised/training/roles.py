@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from rlhf_config import ResolvedOptions
+from rlhf_config import ReferenceSync, ResolvedOptions
 from rlhf_core.contracts import Objective, RoleSpec, TrajectoryColumns
 from rlhf_data import eos_token_ids, load_tokenizer, vocabulary_of
 from rlhf_trainer.runs import schedule_of, seed_of, vision_spec
@@ -27,6 +27,8 @@ class TrainedModel:
     head: Literal["lm", "score"] = "lm"
     beside: Mapping[str, RoleSpec] = field(default_factory=dict)
     """Models that are asked and not trained, by their roles."""
+    reference: ReferenceSync = field(default_factory=ReferenceSync)
+    """Whether a reference follows the model, and how."""
     embedding_noise: float = 0.0
     top_temperature: float | None = None
     """See ``RoleSpec`` of both."""
@@ -86,6 +88,7 @@ def role_spec(resolved: ResolvedOptions[Any], trained: TrainedModel, updates: in
         max_grad_norm=run.actor.max_norm,
         router_aux_loss=run.actor.router_aux_loss,
         ema_decay=run.actor.ema,
+        reference_sync=trained.reference.sync_alpha if trained.reference.sync_every else None,
         max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
         top_temperature=trained.top_temperature,
         embedding_noise=trained.embedding_noise,

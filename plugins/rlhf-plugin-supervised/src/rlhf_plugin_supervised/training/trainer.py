@@ -130,6 +130,7 @@ class SupervisedTrainer:
         self._run: ExampleOptions = resolved.run
         self._folder = folder
         self._examples = examples
+        self._reference = model.reference
         self._recorder = RowRecorder.of(resolved, examples, has_scores=model.head == "score")
         self._order = order_of(self._run, examples)
         self.total_steps = total_steps(self._run, examples)
@@ -166,13 +167,14 @@ class SupervisedTrainer:
         started = time.perf_counter()
         units = self._order.units(self.state.step)
         update = await self._examples.update(rows_of(units, self._examples), self._model)
-        rows = update.batch.trajectories
+        rows, every = update.batch.trajectories, self._reference.sync_every
         plan = StepPlan(
             normalizers=normalizers_of(rows.num_actions, self._run.data.max_length),
             mismatched_kl=update.mismatched_kl,
             on_policy=True,
             lr_factor=self.state.lr_factors.get(self._role, 1.0),
             undo_bytes=int(self._run.checkpoint.undo_gib * 2**30),
+            syncs_reference=every is not None and (self.state.step + 1) % every == 0,
         )
         fault_point("train", self.state.step + 1)
         outcome = await self._model.train_step(update.batch, self._recorder.asking(plan))

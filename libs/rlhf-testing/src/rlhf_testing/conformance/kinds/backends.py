@@ -23,7 +23,7 @@ from rlhf_core.contracts.backend import (
 )
 from rlhf_core.math import pad_columns
 
-from .. import mixtures, plain_steps, role_settings, routes, step_scores
+from .. import following, mixtures, plain_steps, role_settings, routes, step_scores
 from ..comparing import assert_equal
 from ..running_backend import assert_same_weights, running, weights_of
 from ..subject import Subject, checks_in
@@ -377,6 +377,10 @@ def check_offloading_keeps_the_weights(subject: Subject) -> None:
             assert moved == stayed.checksum(), "another step after reload"
 
 
-CHECKS = routes.OF_BACKENDS + checks_in(
-    __name__, *(part.__name__ for part in (mixtures, step_scores, plain_steps, role_settings))
+CHECKS = (
+    routes.OF_BACKENDS
+    + following.OF_BACKENDS
+    + checks_in(
+        __name__, *(part.__name__ for part in (mixtures, step_scores, plain_steps, role_settings))
+    )
 )

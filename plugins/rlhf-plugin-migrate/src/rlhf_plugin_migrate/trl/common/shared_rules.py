@@ -113,3 +113,33 @@ def set_logs(source: SourceOptions, out: Outcome) -> None:
             f"there is no logger for {', '.join(other)}; TensorBoard's events are in the run folder",
         )
     out.set("log.tensorboard", True, "report_to")
+
+
+def set_reference(source: SourceOptions, out: Outcome, updates: int, *, is_used: bool) -> None:
+    """Set how the reference follows the policy.
+
+    Args:
+        updates: number of TRL's steps, which are updates, in a step here.
+        is_used: False: the loss looks at no reference.
+    """
+    details = ("ref_model_mixup_alpha", "ref_model_sync_steps")
+    if not source.flag("sync_ref_model"):
+        out.nothing(("sync_ref_model", *details), "the reference is the model at the start")
+        return
+    if not is_used:
+        out.nothing(("sync_ref_model", *details), "the loss looks at no reference")
+        return
+    alpha, steps = source.number(details[0]), source.whole(details[1])
+    if source.flag("use_peft") and alpha < 1.0:
+        out.missing(
+            "sync_ref_model", "adapters are not mixed; ref.sync_every alone resets the reference"
+        )
+        out.nothing(details, "see sync_ref_model")
+        return
+    out.set("ref.sync_every", max(round(steps / updates), 1), "sync_ref_model", details[1])
+    if steps % updates:
+        out.differs(
+            details[1],
+            f"a step here has {updates} updates, and the reference moves after whole steps",
+        )
+    out.set("ref.sync_alpha", alpha, details[0])

@@ -61,6 +61,8 @@ def set_schedule(
     key = f"{prefix}.lr_scheduler_type"
     schedule = set_form(source, out, key, role)
     _set_floor(source, out, prefix, role, schedule)
+    _set_start(source, out, prefix, role)
+    _set_course(source, out, prefix, role, schedule, steps)
     count, ratio = f"{prefix}.lr_warmup_steps", f"{prefix}.lr_warmup_steps_ratio"
     number = source.whole(count)
     if number <= 0:
@@ -126,3 +128,47 @@ def _set_floor(source: SourceOptions, out: Outcome, prefix: str, role: str, sche
     else:
         out.copy(f"{role}.min_lr_ratio", ratio)
         out.nothing(lowest, "the share min_lr_ratio counts")
+
+
+def _set_start(source: SourceOptions, out: Outcome, prefix: str, role: str) -> None:
+    """Set where a warm-up begins: a rate, or a share of the peak."""
+    rate, share = f"{prefix}.lr_warmup_init", f"{prefix}.init_lr_ratio"
+    if source.number(rate):
+        found = min(source.number(rate) / source.number(f"{prefix}.lr"), 1.0)
+        out.set(f"{role}.init_lr_ratio", round(found, 6), rate)
+        out.nothing(share, "lr_warmup_init counts")
+        return
+    out.nothing(rate, "0 is the default")
+    if source.value(share):
+        out.copy(f"{role}.init_lr_ratio", share)
+    else:
+        out.nothing(share, "a warm-up begins at 0")
+
+
+def _set_course(
+    source: SourceOptions, out: Outcome, prefix: str, role: str, schedule: str, steps: int | None
+) -> None:
+    """Set the waves of a cosine, and where a rate has fallen."""
+    cycles, end = f"{prefix}.num_cycles", f"{prefix}.lr_decay_steps"
+    if schedule == "cosine":
+        out.copy(f"{role}.cosine.num_cycles", cycles)
+    else:
+        out.nothing(cycles, "it concerns cosine")
+    number = source.value(end)
+    if not isinstance(number, int) or number <= 0:
+        out.nothing(end, "the rate falls to the end of the run")
+    elif schedule == "constant":
+        out.nothing(end, "the learning rate is constant")
+    elif schedule == "wsd":
+        out.missing(
+            end, f"wsd ends with the run; {role}.wsd.decay_share says when it begins to fall"
+        )
+    elif steps:
+        share = round(min(number / steps, 1.0), 6)
+        out.set(f"{role}.{schedule}.end_share", share, end, comment=f"{number} of {steps} steps")
+    else:
+        out.missing(
+            end,
+            f"the end is a share of all updates, and the number of steps depends on the rows: divide {number} by it "
+            f"for {role}.{schedule}.end_share",
+        )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_config import ResolvedOptions
+from rlhf_config import ReferenceSync, ResolvedOptions
 from rlhf_core.contracts import (
     ANSWER_WEIGHTS,
     PAIR_WEIGHTS,
@@ -40,19 +41,22 @@ from .answers import (
 )
 from .dpo_options import METRICS, DpoOptions, is_single, losses_of, weight_of
 from .judged import JudgedAnswers
+from .reference import ReferenceLogprobs
 
 
 class PreferredAnswers(Examples):
     """See ``trainer.Examples``: two neighboring rows are the answers of a pair, the chosen one first.
 
     The reference is the policy before its first update, under an adapter the policy without it. Its log-probs of all
-    rows are computed once, when a process starts, so no second model is in memory.
+    rows are computed once, when a process starts, so no second model is in memory. A reference that follows the policy
+    is a copy of what the policy trains; its log-probs are computed before each update.
 
     Args:
         has_reference: False: the loss does not look at a reference.
         needs_matches: True: the loss looks at what is matched with each pair, so the policy's log-probs are computed
             before each update.
         has_adapter: True: the policy has an adapter.
+        follows: True: the reference follows the policy.
         wpo: True: losses of pairs are weighted by the policy's probability of them before each update
             (``answers.pair_weights``), which takes passes of their own.
         ld_alpha: weight of the tokens beyond the shorter answer of their pair (``answers.length_weights``).
@@ -68,6 +72,7 @@ class PreferredAnswers(Examples):
         has_reference: bool,
         needs_matches: bool,
         has_adapter: bool,
+        follows: bool,
         eval_batch_size: int,
         ld_alpha: float = 1.0,
         wpo: bool = False,
@@ -78,28 +83,31 @@ class PreferredAnswers(Examples):
         self.rows, self.sizes, self.images = sets.train, sets.sizes, sets.images
         self._held_out = sets.held_out
         self._loss = loss
-        self._has_reference = has_reference
-        self._has_adapter = has_adapter
         self._eval_batch_size = eval_batch_size
-        self._reference: NDArray[np.float32] | None = None
-        """(sum of A,) of ``rows``."""
-        self._held_out_reference: NDArray[np.float32] | None = None
+        self._reference: ReferenceLogprobs | None = None
+        self._held_out_reference: ReferenceLogprobs | None = None
+        if has_reference:
+            by_rows = partial(
+                ReferenceLogprobs,
+                has_adapter=has_adapter,
+                follows=follows,
+                batch_size=eval_batch_size,
+            )
+            self._reference = by_rows(sets.train)
+            if sets.held_out is not None:
+                self._held_out_reference = by_rows(sets.held_out.rows)
 
     async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
         """Compute the reference's log-probs, by the policy that has not learned yet."""
-        if not self._has_reference:
-            return
-        size = self._eval_batch_size
-        logprobs = model.base_logprobs if self._has_adapter else model.logprobs
-        self._reference = await logprobs_of(self.rows, logprobs, size)
-        if self._held_out is not None:
-            self._held_out_reference = await logprobs_of(self._held_out.rows, logprobs, size)
+        for reference in (self._reference, self._held_out_reference):
+            if reference is not None:
+                await reference.begin(model)
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         part = self.rows.select(rows)
         columns = self._weights(part)
         if self._reference is not None:
-            columns["ref_logprobs"] = self._reference[self.rows.action_index(rows)]
+            columns["ref_logprobs"] = await self._reference.of(rows, model)
         if self._needs_matches or self._wpo:
             logprobs = await logprobs_of(part, model.logprobs, self._eval_batch_size)
             columns |= await self._by_the_policy(part, logprobs, columns, model)
@@ -139,10 +147,9 @@ class PreferredAnswers(Examples):
             return None
         held_out = self._held_out.rows
         logprobs = await logprobs_of(held_out, model.logprobs, self._eval_batch_size)
-        reference = self._held_out_reference
         columns = self._weights(held_out)
-        if reference is not None:
-            columns["ref_logprobs"] = reference
+        if self._held_out_reference is not None:
+            columns["ref_logprobs"] = await self._held_out_reference.of_all(model)
         columns |= await self._by_the_policy(held_out, logprobs, columns, model)
         batch = TrainBatch(trajectories=held_out, columns=columns)
 
@@ -189,6 +196,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
     )
     has_reference = "ref_logprobs" in needs
     has_adapter = resolved.optional("actor.adapter") is not None
+    follows = run.ref.sync_every is not None
     reads_answers = is_single(losses[0])
     sets = load_sets(resolved, preference_loader(resolved))
     if reads_answers:
@@ -197,6 +205,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
             loss,
             has_reference=has_reference,
             has_adapter=has_adapter,
+            follows=follows,
             needs_kl="mismatched_kl" in needs,
             eval_batch_size=run.eval.batch_size,
             max_length=run.data.max_length,
@@ -207,6 +216,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
         has_reference=has_reference,
         needs_matches="matched_pairs" in needs,
         has_adapter=has_adapter,
+        follows=follows,
         eval_batch_size=run.eval.batch_size,
         ld_alpha=run.preference.ld_alpha,
         wpo=run.preference.wpo,
@@ -227,7 +237,11 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
         ),
         nll_coef=preference.nll_coef,
     )
-    return TrainedModel(objective=objective)
+    needs_reference = any("ref_logprobs" in loss.needs for loss in losses_of(resolved.selections))
+    return TrainedModel(
+        objective=objective,
+        reference=resolved.run.ref if needs_reference else ReferenceSync(),
+    )
 
 
 run = run_of(_load, _trained, METRICS, binding=("preference",))

@@ -8,9 +8,12 @@ from rlhf_config import (
     Labels,
     OptionTree,
     PreferenceTermOptions,
+    ReferenceSync,
     Selection,
     Selections,
     Selector,
+    reference_rules,
+    reference_without_effect,
     refuse_typed,
 )
 from rlhf_core import CapabilityError, Config, ConfigError
@@ -74,6 +77,7 @@ class DpoOptions(ExampleOptions):
     output: str = Field("runs/dpo", min_length=1, description="folder for all files of the run")
     data: DpoData = DpoData()
     preference: PreferenceSection
+    ref: ReferenceSync = ReferenceSync()
 
 
 def losses_of(selections: Selections) -> tuple[Selection, ...]:
@@ -100,6 +104,11 @@ def _check(run: DpoOptions, selections: Selections, labels: Labels, plugins: Plu
         refuse_typed(
             [("preference.weight", "there is one loss. Add --preference.terms.use.")], labels
         )
+    if not any("ref_logprobs" in loss.needs for loss in losses):
+        refuse_typed([("ref.sync_every", f"{name} looks at no reference. Leave it out.")], labels)
+    refuse_typed(reference_without_effect(run.ref), labels)
+    for problem in reference_rules(run.ref, selections, labels):
+        raise problem
     if not has_pairs and run.preference.nll_coef:
         raise ConfigError(
             f"{labels('preference.nll_coef')} {run.preference.nll_coef}: expected 0 with {name}, which learns from "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -29,6 +30,7 @@ from ..sets import evaluated
 from ..trainer import Examples
 from ..update import Evaluated, Update, logprobs_of
 from .answers import answer_sums, answers_of, seen_judged
+from .reference import ReferenceLogprobs
 
 SHIFTS = 256
 """Number of shifts that are tried for one under which no prompt meets an answer of its own."""
@@ -43,6 +45,7 @@ class JudgedAnswers(Examples):
 
     Args:
         has_adapter: True: the model has an adapter.
+        follows: True: the reference follows the model.
         needs_kl: True: the loss looks at the mean log-ratio of answers beside the prompts of others.
         max_length: tokens of a sequence, prompt included.
     """
@@ -56,6 +59,7 @@ class JudgedAnswers(Examples):
         *,
         has_reference: bool,
         has_adapter: bool,
+        follows: bool,
         needs_kl: bool,
         eval_batch_size: int,
         max_length: int,
@@ -66,31 +70,32 @@ class JudgedAnswers(Examples):
         parts = {"train": sets.train}
         if sets.held_out is not None:
             parts["held out"] = sets.held_out.rows
+        by_rows = partial(
+            ReferenceLogprobs, has_adapter=has_adapter, follows=follows, batch_size=eval_batch_size
+        )
         self._sets = {
-            name: _Judged(part, mismatched(part, max_length) if needs_kl else None)
+            name: _Judged(
+                part,
+                mismatched(part, max_length) if needs_kl else None,
+                by_rows if has_reference else None,
+            )
             for name, part in parts.items()
         }
-        self._has_reference = has_reference
-        self._has_adapter = has_adapter
         self._eval_batch_size = eval_batch_size
 
     async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
         """Compute the reference's log-probs, by the model that has not learned yet."""
         say_labels(self.rows.reward)
-        if not self._has_reference:
-            return
-        logprobs = model.base_logprobs if self._has_adapter else model.logprobs
         for part in self._sets.values():
-            part.reference = await logprobs_of(part.rows, logprobs, self._eval_batch_size)
-            if part.mismatched is not None:
-                found = await logprobs_of(part.mismatched, logprobs, self._eval_batch_size)
-                part.mismatched_reference = answer_sums(part.mismatched, found)
+            for reference in (part.reference, part.mismatched_reference):
+                if reference is not None:
+                    await reference.begin(model)
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         train = self._sets["train"]
         columns = {}
         if train.reference is not None:
-            columns["ref_logprobs"] = train.reference[self.rows.action_index(rows)]
+            columns["ref_logprobs"] = await train.reference.of(rows, model)
         batch = TrainBatch(trajectories=self.rows.select(rows), columns=columns)
         kl = await train.mismatched_kl(rows, model, self._eval_batch_size)
         return Update(batch=batch, mismatched_kl=kl)
@@ -107,7 +112,9 @@ class JudgedAnswers(Examples):
         held_out, size = self._sets["held out"], self._eval_batch_size
         rows = held_out.rows
         logprobs = await logprobs_of(rows, model.logprobs, size)
-        columns = {} if held_out.reference is None else {"ref_logprobs": held_out.reference}
+        columns = {}
+        if held_out.reference is not None:
+            columns["ref_logprobs"] = await held_out.reference.of_all(model)
         batch = TrainBatch(trajectories=rows, columns=columns)
         log_ratios = await held_out.mismatched_log_ratios(np.arange(len(rows)), model, size)
         is_good = rows.reward > 0.5
@@ -136,13 +143,18 @@ class JudgedAnswers(Examples):
 class _Judged:
     """A set of judged answers, the same answers beside other prompts, and what the reference says of both."""
 
-    def __init__(self, rows: TrajectoryColumns, mismatched: TrajectoryColumns | None) -> None:
+    def __init__(
+        self,
+        rows: TrajectoryColumns,
+        mismatched: TrajectoryColumns | None,
+        by_rows: Callable[[TrajectoryColumns], ReferenceLogprobs] | None,
+    ) -> None:
         self.rows = rows
         self.mismatched = mismatched
-        self.reference: NDArray[np.float32] | None = None
-        """(sum of A,) of ``rows``."""
-        self.mismatched_reference: torch.Tensor | None = None
-        """(B,) of ``mismatched``."""
+        self.reference = None if by_rows is None else by_rows(rows)
+        self.mismatched_reference: ReferenceLogprobs | None = None
+        if by_rows is not None and mismatched is not None:
+            self.mismatched_reference = by_rows(mismatched)
 
     async def mismatched_kl(
         self, rows: NDArray[np.int64], model: RoleHandle, batch_size: int
@@ -161,7 +173,7 @@ class _Judged:
             return None
         chosen = self.mismatched.select(rows)
         sums = answer_sums(chosen, await logprobs_of(chosen, model.logprobs, batch_size))  # (B,)
-        return sums - self.mismatched_reference[torch.from_numpy(rows)]
+        return sums - answer_sums(chosen, await self.mismatched_reference.of(rows, model))
 
 
 def say_labels(rewards: NDArray[np.float32]) -> None:
