@@ -8,8 +8,9 @@ from inspect import iscoroutine
 from typing import Self
 
 
-def first_error(errors: BaseExceptionGroup[Exception]) -> Exception:
-    """Return the first error of a group of errors that may be nested, as a task group raises them."""
+def first_error(errors: Exception | BaseExceptionGroup[Exception]) -> Exception:
+    """Return the first error of a group of errors that may be nested, as a task group raises them; or an error that is
+    no group."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

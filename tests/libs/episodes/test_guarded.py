@@ -41,3 +41,26 @@ def test_a_longer_limit_lets_the_same_call_end():
     environment.lets.set()
 
     assert asyncio.run(guarded.reset(Task(uid=Uid(0, 3)), 0)).text == "go"
+
+
+class LooksTwice:
+    """An environment that does two things at once, one of which fails."""
+
+    async def reset(self, task, seed):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(10))
+            group.create_task(self.look())
+
+    async def look(self):
+        raise FileNotFoundError("no board.txt")
+
+
+def test_what_failed_within_a_group_of_tasks_is_named():
+    guarded = GuardedEnvironment(Uid(0, 3), LooksTwice, 60.0, OPTIONS[0])
+
+    with pytest.raises(
+        EnvironmentFailure,
+        match=r"reset of LooksTwice raised FileNotFoundError: no board\.txt$",
+        check=has_code("environment/raised"),
+    ):
+        asyncio.run(guarded.reset(Task(uid=Uid(0, 3)), 0))

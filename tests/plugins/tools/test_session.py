@@ -5,7 +5,9 @@ import json
 
 import pytest
 
+from rlhf_core import RolloutError
 from rlhf_core.contracts import ToolCall
+from rlhf_testing.errors import has_code
 from rlhf_tools import Toolbox, ToolLimits, ToolResult, ToolSession
 
 
@@ -172,3 +174,44 @@ def test_metrics_count_calls_and_failures_by_tool_and_kind():
     assert (metrics["tools/calls/echo"], metrics["tools/calls/fail"]) == (2.0, 1.0)
     assert metrics["tools/errors/invalid_json"] == metrics["tools/errors/failed"] == 1.0
     assert metrics["tools/errors/timeout"] == 0.0
+
+
+async def gone() -> str:
+    """Find that the container is gone."""
+    raise RolloutError("the container is gone", code="environment/unreachable")
+
+
+async def gone_beside() -> str:
+    """Look at two containers."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.sleep(10))
+        group.create_task(gone())
+    return ""
+
+
+async def torn() -> str:
+    """Read two files."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fail())
+        group.create_task(asyncio.sleep(10))
+    return ""
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("name", ["gone", "gone_beside"])
+def test_what_a_tool_says_of_its_environment_reaches_the_run_as_it_was_said(parallel, name):
+    session = ToolSession(Toolbox([gone, gone_beside, echo]), ToolLimits(parallel=parallel))
+    given = [ToolCall(name=name, arguments="{}", id="0"), *calls("a")]
+
+    with pytest.raises(
+        RolloutError, match=r"^the container is gone$", check=has_code("environment/unreachable")
+    ):
+        answers(session, given)
+
+
+def test_a_tool_that_does_several_things_at_once_fails_in_the_words_of_the_first_that_failed():
+    session = ToolSession(Toolbox([torn]))
+
+    (message,) = answers(session, [ToolCall(name="torn", arguments="{}", id="0")])
+
+    assert message["content"] == "error (failed): ValueError: no"

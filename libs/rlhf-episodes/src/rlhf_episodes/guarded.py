@@ -9,7 +9,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any, TypeVar
 
-from rlhf_core import EnvironmentFailure, RLHFError
+from rlhf_core import EnvironmentFailure, RLHFError, first_error
 from rlhf_core.contracts import (
     Action,
     Environment,
@@ -151,6 +151,8 @@ class GuardedEnvironment:
             )
 
     def _error(self, call: str, error: BaseException) -> EnvironmentFailure:
+        if isinstance(error, Exception):
+            error = first_error(error)  # of an environment that does several things at once
         return EnvironmentFailure(
             f"{self._where(call)} raised {type(error).__name__}: {error}",
             code=(isinstance(error, RLHFError) and error.own_code) or "environment/raised",

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
+from rlhf_core import first_error
 from rlhf_core.contracts import Message, ToolCall
 
 from .limits import ToolLimits
@@ -42,12 +43,18 @@ class ToolSession:
 
         Args:
             malformed: reasons of calls that were none; each gets a message after the others, without an id.
+
+        Raises:
+            RolloutError: a tool says that the environment failed; calls that run beside it are cancelled.
         """
         limit = self._limits.max_calls_per_turn
         within, beyond = calls[:limit], calls[limit:]
         if self._limits.parallel:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.call(one)) for one in within]
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self.call(one)) for one in within]
+            except ExceptionGroup as errors:
+                raise first_error(errors) from errors
             results = [task.result() for task in tasks]
         else:
             results = [await self.call(one) for one in within]

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from rlhf_core import PluginError, RolloutError
+from rlhf_core import PluginError, RolloutError, first_error
 from rlhf_core.contracts import ToolCall
 from rlhf_core.media import is_pillow
 
@@ -109,11 +109,13 @@ async def _started(tool: Tool, arguments: Mapping[str, Any]) -> Any:
     """Return what a tool returns; its own exceptions, a time-out among them, as a failure."""
     try:
         return await tool.run(arguments)
-    except RolloutError:
-        raise
-    except ToolError as error:
-        return ToolResult.failed(ToolFailure.FAILED, str(error))
-    except (Exception, SystemExit) as error:
+    except Exception as raised:
+        error = first_error(raised)  # of a tool that does several things at once
+        if isinstance(error, RolloutError):
+            raise error from (None if error is raised else raised)
+        said = str(error) if isinstance(error, ToolError) else _said(error)
+        return ToolResult.failed(ToolFailure.FAILED, said)
+    except SystemExit as error:
         return ToolResult.failed(ToolFailure.FAILED, _said(error))
     except asyncio.CancelledError as error:
         current = asyncio.current_task()
