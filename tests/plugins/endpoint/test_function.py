@@ -36,6 +36,15 @@ async def exits_in_a_task(context):
     await asyncio.create_task(task())
 
 
+async def looks_twice(context):
+    async def look():
+        raise FileNotFoundError("no notes.txt")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(look())
+        group.create_task(asyncio.sleep(10))
+
+
 @pytest.mark.parametrize(
     ("agent", "says"),
     [
@@ -44,6 +53,7 @@ async def exits_in_a_task(context):
         (exits_later, "raised SystemExit: 3"),
         (cancels_itself, "raised CancelledError"),
         (exits_in_a_task, "raised SystemExit: 3"),
+        (looks_twice, "raised FileNotFoundError: no notes.txt"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

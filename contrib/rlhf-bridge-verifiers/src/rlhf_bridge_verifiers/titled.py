@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlhf_core import RolloutError
+from rlhf_core import RolloutError, first_error
 
 
 @contextmanager
@@ -17,9 +17,10 @@ def titled(title: str) -> Iterator[None]:
     """
     try:
         yield
-    except RolloutError as error:
-        raise RolloutError(f"{title}: {error}", code=error.code) from error
     except Exception as error:  # Packages of others raise anything.
+        first = first_error(error)
+        if isinstance(first, RolloutError):
+            raise RolloutError(f"{title}: {first}", code=first.code) from error
         raise RolloutError(
-            f"{title}: {type(error).__name__}: {error}", code="environment/raised"
+            f"{title}: {type(first).__name__}: {first}", code="environment/raised"
         ) from error

@@ -84,9 +84,7 @@ class McpSession:
             raise self._error(f"died during a call of {name}: {error.message}") from error
         except Exception as error:
             self._die()
-            raise self._error(
-                f"broke off a call of {name}: {type(error).__name__}: {error}"
-            ) from error
+            raise self._error(f"broke off a call of {name}: {_first(error)}") from error
         text = _text(result)
         return (
             ToolResult.failed(ToolFailure.FAILED, text)

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, first_error
 from rlhf_core.code_reference import is_reference, parse
 
 from .context import AgentContext
@@ -91,6 +91,8 @@ class FunctionAgent:
             raise
         if isinstance(value, _Raised):
             error = value.error
+            if isinstance(error, Exception):
+                error = first_error(error)  # of an agent that does several things at once
             raise AgentFailure(f"raised {type(error).__name__}: {error}") from error
         return read_outcome(value)
 
