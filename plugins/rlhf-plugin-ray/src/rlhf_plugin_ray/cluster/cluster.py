@@ -60,7 +60,7 @@ class RayCluster:
         if (address := self._address()) is None:
             self._start()
             return
-        require_welcome(address, self._config.preflight_timeout_s)
+        address = require_welcome(address, self._config.preflight_timeout_s)
         _set_defaults(ENVIRONMENT)
         try:
             self._init(address=address)

@@ -16,6 +16,8 @@ from ray.exceptions import AuthenticationError
 
 from rlhf_core import ConfigError
 
+AUTO = "auto"
+"""Ray's word for the cluster of this machine."""
 ALIVE = 0
 """Ray's number for the state of a node that is alive."""
 AUTH_MODE = "RAY_AUTH_MODE"
@@ -32,8 +34,11 @@ class _Node(Protocol):
     node_manager_address: str
 
 
-def require_welcome(address: str, timeout_s: float) -> None:
-    """Return if a driver on this machine can connect to ``address``.
+def require_welcome(address: str, timeout_s: float) -> str:
+    """Return ``address`` as ``ray.init`` takes it, if a driver on this machine can connect to it.
+
+    For ``auto`` it is the address that Ray finds on this machine: that of the cluster that runs, or else of the last
+    one that was started, which may have ended long ago. Ray itself would wait for that one without an end.
 
     ``ray start`` may have protected the cluster by the token in ``~/.ray/auth_token``. This process then uses this
     token; Ray itself does so for the address ``auto`` only.
@@ -41,14 +46,16 @@ def require_welcome(address: str, timeout_s: float) -> None:
     Raises:
         ConfigError: no cluster answers at the address, the token is wrong or missing, or this machine is no node.
     """
+    if address == AUTO:
+        address = _found_by_ray()
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
-        return  # a word that Ray knows, such as "auto", or an address with a scheme, such as "ray://"
+        return address  # a word that Ray knows, or an address with a scheme, such as "ray://"
     _require_listener(address, host, int(port), timeout_s)
     nodes = _nodes_at(address, timeout_s)
     alive = [node for node in nodes.values() if node.state == ALIVE]
     if any(Path(node.raylet_socket_name).exists() for node in alive):
-        return
+        return address
     named = ", ".join(sorted(node.node_manager_address for node in alive)[:MAX_NAMED])
     raise ConfigError(
         f"{socket.gethostname()} is no node of the Ray cluster {address!r}, whose nodes are {named or 'all dead'}. "
@@ -58,12 +65,23 @@ def require_welcome(address: str, timeout_s: float) -> None:
     )
 
 
+def _found_by_ray() -> str:
+    """Return the address that ``auto`` is on this machine; ``auto`` if there is none, which Ray says itself."""
+    from ray._private.services import canonicalize_bootstrap_address
+
+    try:
+        return canonicalize_bootstrap_address(AUTO) or AUTO
+    except (ConnectionError, ValueError):
+        return AUTO
+
+
 def _require_listener(address: str, host: str, port: int, timeout_s: float) -> None:
     try:
         socket.create_connection((host, port), timeout_s).close()
     except OSError as error:
         raise ConfigError(
-            f"could not connect to the Ray cluster {address!r} (runtime.ray.address or RAY_ADDRESS): {error}. "
+            f"could not connect to the Ray cluster {address!r} (runtime.ray.address or RAY_ADDRESS; for auto, the "
+            f"cluster that was started last on this machine): {error}. "
             f"Start one there with `ray start --head --port {port}`, correct the address, or leave it unset for a "
             "cluster of the run's own",
             code="ray/unreachable",
