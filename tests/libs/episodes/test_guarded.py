@@ -48,7 +48,7 @@ class LooksTwice:
 
     async def reset(self, task, seed):
         async with asyncio.TaskGroup() as group:
-            group.create_task(asyncio.sleep(10))
+            group.create_task(asyncio.Event().wait())
             group.create_task(self.look())
 
     async def look(self):

@@ -42,7 +42,7 @@ async def looks_twice(context):
 
     async with asyncio.TaskGroup() as group:
         group.create_task(look())
-        group.create_task(asyncio.sleep(10))
+        group.create_task(asyncio.Event().wait())
 
 
 @pytest.mark.parametrize(

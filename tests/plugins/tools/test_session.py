@@ -184,7 +184,7 @@ async def gone() -> str:
 async def gone_beside() -> str:
     """Look at two containers."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(asyncio.sleep(10))
+        group.create_task(asyncio.Event().wait())
         group.create_task(gone())
     return ""
 
@@ -193,7 +193,7 @@ async def torn() -> str:
     """Read two files."""
     async with asyncio.TaskGroup() as group:
         group.create_task(fail())
-        group.create_task(asyncio.sleep(10))
+        group.create_task(asyncio.Event().wait())
     return ""
 
 
