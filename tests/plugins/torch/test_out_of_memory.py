@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_torch.rows.token_limit import TokenLimit
+
 ENOUGH_FOR = 40
 """Tokens of a row that the device here has memory for. The longest row of a batch has 25, all of it about 90."""
 
@@ -120,3 +122,16 @@ def test_a_checkpoint_has_the_limit_unless_another_one_is_asked_for(
 
     assert again._limit.tokens == backend._limit.tokens
     assert other._limit.tokens == 64
+
+
+def test_ranks_that_cannot_begin_a_pass_again_say_which_option_makes_passes_smaller():
+    limit = TokenLimit(300, torch.device("cpu"))
+
+    def compute():
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        limit.within(compute, total=0, longest=0)
+
+    assert "up to 300 tokens" in raised.value.__notes__[0]
+    assert "train.max_tokens_per_micro_batch lower" in raised.value.__notes__[0]

@@ -5,7 +5,7 @@ import torch
 from torch.utils.checkpoint import CheckpointError
 
 from rlhf_torch.models.layers import decoder_layers
-from rlhf_torch.rows.token_limit import ATTEMPTS
+from rlhf_torch.rows.token_limit import ATTEMPTS, TokenLimit
 
 
 @pytest.fixture
@@ -50,3 +50,18 @@ def test_graphs_that_never_settle_are_an_error_that_says_what_to_turn_off(traine
 
     assert "gradient_checkpointing" in raised.value.__notes__[0]
     assert ATTEMPTS > 1
+
+
+def test_ranks_that_cannot_begin_a_pass_again_say_at_once_what_to_turn_off():
+    calls = 0
+
+    def compute():
+        nonlocal calls
+        calls += 1
+        raise CheckpointError("other tensors")
+
+    with pytest.raises(CheckpointError) as raised:
+        TokenLimit(300, torch.device("cpu")).within(compute, total=0, longest=0)
+
+    assert calls == 1
+    assert "gradient_checkpointing" in raised.value.__notes__[0]

@@ -40,6 +40,7 @@ from rlhf_torch.ranks.pass_losses import PassLosses
 from rlhf_torch.ranks.passes import Rows, agreed_passes, update_tokens
 from rlhf_torch.ranks.ranks import Ranks, join, own_device
 from rlhf_torch.rows.batch_columns import Pass, placed
+from rlhf_torch.rows.token_limit import TokenLimit
 from rlhf_torch.scoring.leaving_role import LeavingRole
 from rlhf_torch.scoring.scoring_backend import OpenRole, Score
 from rlhf_torch.training.trained_parts import trained_parts
@@ -128,8 +129,14 @@ class FsdpBackend(LeavingRole):
         found = losses.of_update(batch, plan, self._passes)
         seed = self._ranks.dropout_seed(self._spec.seed + training.updates)
         tokens = update_tokens(self._model, batch, self._ranks)
-        with self._model.updating(seed, tokens):
-            compute_gradient(training, found.works, self._ranks, recovers=False)
+
+        def gradient() -> None:
+            with self._model.updating(seed, tokens):
+                compute_gradient(training, found.works, self._ranks, recovers=False)
+
+        # Ranks would wait for one that begins a pass again, so a pass that fails ends the run; a note says what to set.
+        limit = TokenLimit(self._spec.max_tokens_per_micro_batch, self._device)
+        limit.within(gradient, total=0, longest=0)
         with self._ranks.together():
             found.require_whole()
         if self._state_arrives:  # until here nothing has needed it

@@ -76,6 +76,9 @@ class TokenLimit:
                 )
                 continue
             except torch.OutOfMemoryError as error:
+                if not total:
+                    error.add_note(SMALLER_MICRO_BATCHES.format(self.tokens))
+                    raise
                 held = min(self.tokens, total)
                 if held <= longest:
                     error.add_note(_no_way_out(longest))
@@ -120,6 +123,11 @@ class TokenLimit:
 UNLIKE_GRAPHS = (
     "Layers are compiled and recomputed, and what a layer keeps differs. Turn one of them off: gradient_checkpointing "
     "of the backend, or its compile together with the engine's (--engine.embedded.compile false)."
+)
+
+SMALLER_MICRO_BATCHES = (
+    "Micro-batches had up to {} tokens, and the ranks of this backend cannot begin a pass again. Set "
+    "--train.max_tokens_per_micro_batch lower; rlhf plan says what fits."
 )
 
 
