@@ -148,6 +148,24 @@ def test_the_token_at_which_a_released_model_stops_is_there_once(
     assert text == whole
 
 
+def test_an_answer_of_gpt_oss_has_one_end_where_a_question_follows():
+    """Its policies stop at ``<|return|>``, and its template ends earlier answers with ``<|end|>``."""
+    renderer = shipped.renderer_of("gptoss")
+    prompt = renderer.render([USER])
+    turn = "<|channel|>final<|message|>4<|return|>"
+    ids = [*prompt, *renderer.tokenizer(turn, add_special_tokens=False)["input_ids"]]
+
+    made = renderer.extend([USER, ANSWERED], ids, [AGAIN], ended=True)
+    cut = renderer.extend([USER, ANSWERED], ids[:-1], [AGAIN], ended=False)
+
+    said = "<|start|>user<|message|>Sure?<|end|><|start|>assistant"
+    behind = [one.token_ids[len(prompt) :] for one in (made, cut)]
+    assert renderer.decode_batch(behind, skip_special_tokens=False) == [
+        turn + said,
+        turn.replace("<|return|>", "<|end|>") + said,
+    ]
+
+
 def test_results_that_a_template_shows_before_the_content_of_their_call_are_shown():
     both = {**CALLED, "tool_calls": [{**CALL, "id": "abcdefghi"}, {**CALL, "id": "call_1"}]}
     results = [NAMED, {"role": "tool", "content": "43", "tool_call_id": "call_1", "name": "add"}]

@@ -77,6 +77,19 @@ class ChatTurns:
         return closing[: first + (behind.index(eos) if eos in behind else 0) + 1]
 
     @cached_property
+    def _end_before_a_question(self) -> list[int]:
+        """The template's token that ends an answer which a question follows, if the question begins right behind it by
+        the token that begins answers too (``<|end|>`` of gpt-oss, whose last answer ends with ``<|return|>``)."""
+        try:
+            asked, behind = (self._show([USER], reply=reply).text for reply in (False, True))
+            following = self._after_a_question([USER], ())[:2]
+        except DataError:
+            return []
+        begun = self._texts.encode([ControlText(text=behind.removeprefix(asked))])[0][:1]
+        is_end = following[:1] != begun and begun == following[1:]
+        return following[:1] if is_end and self._special.issuperset(following) else []
+
+    @cached_property
     def _shows_results_first(self) -> bool:
         """Whether the template shows results of tools before the content of the answer that called them (Gemma 4), so
         that they are not behind a stand-in in its place."""
@@ -118,9 +131,9 @@ class ChatTurns:
         """
         following, showed_all = self._behind_answer(conversation, messages, tools)
         if ended:
-            end = self.end_of_turn
-            is_closed = bool(end) and following[: len(end)] == end
-            following = following[len(end) if is_closed else self._twice(sampled, following) :]
+            ends = [end for end in (self.end_of_turn, self._end_before_a_question) if end]
+            closed = next((len(end) for end in ends if following[: len(end)] == end), None)
+            following = following[self._twice(sampled, following) if closed is None else closed :]
         return Between(following, showed_all)
 
     def _twice(self, sampled: Sequence[int], following: Sequence[int]) -> int:

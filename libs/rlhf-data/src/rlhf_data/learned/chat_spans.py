@@ -255,9 +255,9 @@ class ChatSpans:
         """Return the special token of ``following`` at which the turn before it stops, in templates that end no turn
         otherwise (``<|user|>`` and ``<|observation|>`` of GLM). One that begins answers too says of no turn that it is
         over."""
-        answer: Message = {"role": ASSISTANT, "content": MARK}
-        answer |= {"tool_calls": calls} if calls else {}
-        through = [{"role": "user", "content": "Hello"}, answer]
+        said: Message = {"role": ASSISTANT, "content": MARK}
+        answer = {**said, "tool_calls": calls} if calls else said
+        through: list[Message] = [{"role": "user", "content": "Hello"}, answer]
         try:
             shown = self._renderer.render_text(through, reply=False)
             whole = self._renderer.render_text([*through, following], reply=False)
