@@ -61,6 +61,7 @@ FormName = Literal[
     "text",
     "hh_rlhf",
     "sharegpt_pair",
+    "messages_pair",
     "alpaca_pair",
     "pair",
     "labeled_chat",
