@@ -118,6 +118,49 @@ def test_calls_of_glm_are_read_as_its_template_writes_them():
     assert answer.content.strip() == "So:"
 
 
+def test_calls_of_gemma_4_are_read_as_its_template_writes_them():
+    renderer = shipped.renderer_of("gemma4_v5")
+    asked = {"role": "user", "content": "Go."}
+    given = [
+        {"a": 12, "note": '12, {b:"c"}', "places": ["x", 1, True, None], "deep": {"b": {"c": "d"}}},
+        {"a": -1.5, "note": "two\nlines: [1]"},
+        {},
+    ]
+    called = [
+        {"type": "function", "id": f"call{n}", "function": {"name": "add", "arguments": one}}
+        for n, one in enumerate(given)
+    ]
+    message = {"role": "assistant", "content": "", "tool_calls": called}
+    shown = renderer.render_text([asked, message], reply=False).split("<|turn>model\n")[1]
+    ids = renderer.tokenizer(shown, add_special_tokens=False)["input_ids"]
+
+    answer = renderer.parse(ids)
+
+    assert [call.name for call in answer.tool_calls] == ["add"] * 3
+    assert [json.loads(call.arguments) for call in answer.tool_calls] == given
+    assert answer.malformed == ()
+    assert not answer.content
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<|tool_call>call:add{a:1}", "the last tool call has no end"),
+        ("<tool_call|>", "a tool call ends that has not begun"),
+        ("<|tool_call>add{a:1}<tool_call|>", r"expected call:NAME\{\.\.\.\} .* got 'add"),
+        ('<|tool_call>call:add{a:<|"|>x}<tool_call|>', "expected call:NAME"),
+        ("<|tool_call>call:add{a:x}<tool_call|>", "add: expected arguments in JSON"),
+    ],
+)
+def test_a_broken_call_of_gemma_4_is_reported(text, said):
+    renderer = shipped.renderer_of("gemma4_v5")
+
+    answer = renderer.parse(renderer.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    assert answer.tool_calls == ()
+    assert re.search(said, answer.malformed[0])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
