@@ -243,11 +243,7 @@ class ChatSpans:
         ended = self._mark_behind({"role": "user", "content": "Hello"}, ())
         if not ended:
             return {False: "", True: ""}
-        call = {
-            "id": "call00000",
-            "type": "function",
-            "function": {"name": "look", "arguments": {}},
-        }
+        call = {"id": "call00000", "name": "look", "arguments": {}}
         result = {"role": TOOL, "content": "Hello", "name": "look", "tool_call_id": "call00000"}
         return {False: ended, True: self._mark_behind(result, [call]) or ended}
 
