@@ -237,6 +237,12 @@ ROWS = {
         (SEEING, IMAGE),
         (SEEING, {"prompt": "<image> 1", "response": "2"}),
     ],
+    "rlhf_data/row_images.py:_refuse_unread": [
+        (
+            f"{SEEING} --data.chat true",
+            {"prompt": "<audio> 1", "response": "2", "audios": ["x.wav"]},
+        )
+    ],
     "rlhf_data/row_images.py:check_seen": [
         (f"{SEEING} --data.chat true", {**PLAIN, "picture": "x.png"})
     ],

@@ -62,6 +62,7 @@ FormName = Literal[
     "text",
     "hh_rlhf",
     "sharegpt_pair",
+    "messages_pair",
     "alpaca_pair",
     "pair",
     "labeled_chat",

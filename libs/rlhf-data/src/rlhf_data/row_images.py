@@ -17,6 +17,7 @@ from rlhf_core.media.parts import MARK, image_parts, references_in
 from rlhf_core.media.problem import MediaProblem, shown
 from rlhf_core.media.reader import ImageReader, without_images
 from rlhf_core.media.reference import LIMITS, MediaRef, PixelLimits
+from rlhf_core.media.videos import NO_FILE
 
 from .chat.template.pieces import texts_of
 from .rows import Prompt, RowProblem
@@ -28,6 +29,8 @@ USUAL = ("images", "image")
 """Columns that have images where no option names one."""
 _OTHER_PLACE = re.compile(r"<img>|<image[ _-]?\d+>|<\|image(?:_\d+|_pad)?\|>|\[IMG\]|<IMAGE>")
 """Words for places of images in rows that were written for other trainers or templates."""
+_UNREAD = {"<video>": ("videos", "video"), "<audio>": ("audios", "audio")}
+"""Words for places of other media -> columns that have them, in rows that were written for other trainers."""
 _LOOKED_AT = 10
 """First rows of a source that are looked at for images that nobody reads."""
 _MUST_SEE = ("data.train",)
@@ -204,6 +207,8 @@ class RowImages:
         self, row: Row, prompt: tuple[Message, ...], images: Sequence[Any], column: str | None
     ) -> tuple[Message, ...]:
         assert self.loader is not None
+        if self.key != "":
+            _refuse_unread(row, prompt)
         limits = PixelLimits() if self.key == "" else PixelLimits.of(row)
         intake = replace(
             self.intake, marks=self.key != "", pixels=limits.otherwise(self.loader.pixels)
@@ -241,6 +246,24 @@ class RowImages:
         return (
             f"{_where_images_are(self.key)}, and the row has the columns {shown(', '.join(filled_columns(row)))}. Name "
             "the column that has them with --data.image_key, or, if <image> is meant as text, set --data.image_key ''"
+        )
+
+
+def _refuse_unread(row: Row, prompt: tuple[Message, ...]) -> None:
+    """Refuse a video or a sound beside a prompt that has a place for it: the model would be asked without it."""
+    for word, columns in _UNREAD.items():
+        found = next((name for name in columns if row.get(name)), None)
+        if found is None or not any(word in one for message in prompt for one in texts_of(message)):
+            continue
+        way = (
+            f"Within messages videos are read; {NO_FILE}"
+            if word == "<video>"
+            else "Leave the row out"
+        )
+        raise MediaProblem(
+            "file of a video" if word == "<video>" else "unknown part",
+            f"the prompt has a place for what is in the column {found!r} ({word}), and of such columns images alone "
+            f"are read. {way}; if {word} is meant as text, set --data.image_key ''",
         )
 
 

@@ -1,6 +1,7 @@
 """Tokens between turns: as the template writes them after this conversation, or a fork that says why."""
 
 import pytest
+from tests.libs.data.chat.template import shipped
 from tests.libs.data.chat.zoo import KINDS, renderer_of, tokenizer_of
 
 from rlhf_data.chat.turns import first_difference
@@ -95,6 +96,103 @@ def test_results_follow_calls_as_the_template_writes_them(name):
     text = renderer.decode(continued.token_ids, skip_special_tokens=False)
     if name != "thinking":  # which writes an empty thought where nobody thought
         assert first_difference(text, whole) is None
+
+
+ANSWERED = {"role": "assistant", "content": "4"}
+CALLED = {"role": "assistant", "content": "", "tool_calls": [{**CALL, "id": "abcdefghi"}]}
+NAMED = {**RESULT, "name": "add", "tool_call_id": "abcdefghi"}
+ADD = {
+    "type": "function",
+    "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}},
+}
+
+
+def extended_by_released(name, messages, answer, following, stop):
+    """The text of a next turn behind what a policy sampled through ``stop``, and what Transformers writes of all."""
+    renderer = shipped.renderer_of(name)
+    tools = [ADD] if answer.get("tool_calls") else []
+    whole = renderer.tokenizer.apply_chat_template(
+        [*messages, answer, *following],
+        tools=tools or None,
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    prompt = renderer.render(messages, tools)
+    rest = whole.removeprefix(renderer.decode(prompt, skip_special_tokens=False))
+    turn = rest[: rest.index(stop) + len(stop)]
+    ids = [*prompt, *renderer.tokenizer(turn, add_special_tokens=False)["input_ids"]]
+    made = renderer.extend([*messages, answer], ids, following, ended=True, tools=tools)
+    assert list(made.token_ids[: len(ids)]) == ids
+    return renderer.decode(made.token_ids, skip_special_tokens=False), whole
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "following", "stop"),
+    [
+        ("glm4moe", ANSWERED, [AGAIN], "<|user|>"),
+        ("glm4moe", CALLED, [NAMED], "<|observation|>"),
+        ("gemma4_v5", ANSWERED, [AGAIN], "<turn|>"),
+        ("gemma4_v5", CALLED, [NAMED], "<|tool_response>"),
+        ("gptoss", CALLED, [NAMED], "<|call|>"),
+        ("qwen3", CALLED, [NAMED], "<|im_end|>"),
+        ("mistral_v13", CALLED, [NAMED], "</s>"),
+    ],
+)
+@pytest.mark.parametrize("history", [(), (USER, ANSWERED) * 3], ids=["short", "long"])
+def test_the_token_at_which_a_released_model_stops_is_there_once(
+    name, answer, following, stop, history
+):
+    """Of GLM it is the mark of the message that follows, of Gemma 4 and gpt-oss one behind calls alone."""
+    text, whole = extended_by_released(name, [*history, USER], answer, following, stop)
+
+    assert text == whole
+
+
+def test_an_answer_of_gpt_oss_has_one_end_where_a_question_follows():
+    """Its policies stop at ``<|return|>``, and its template ends earlier answers with ``<|end|>``."""
+    renderer = shipped.renderer_of("gptoss")
+    prompt = renderer.render([USER])
+    turn = "<|channel|>final<|message|>4<|return|>"
+    ids = [*prompt, *renderer.tokenizer(turn, add_special_tokens=False)["input_ids"]]
+
+    made = renderer.extend([USER, ANSWERED], ids, [AGAIN], ended=True)
+    cut = renderer.extend([USER, ANSWERED], ids[:-1], [AGAIN], ended=False)
+
+    said = "<|start|>user<|message|>Sure?<|end|><|start|>assistant"
+    behind = [one.token_ids[len(prompt) :] for one in (made, cut)]
+    assert renderer.decode_batch(behind, skip_special_tokens=False) == [
+        turn + said,
+        turn.replace("<|return|>", "<|end|>") + said,
+    ]
+
+
+def test_results_that_a_template_shows_before_the_content_of_their_call_are_shown():
+    both = {**CALLED, "tool_calls": [{**CALL, "id": "abcdefghi"}, {**CALL, "id": "call_1"}]}
+    results = [NAMED, {"role": "tool", "content": "43", "tool_call_id": "call_1", "name": "add"}]
+
+    text, whole = extended_by_released("gemma4_v5", [USER], both, results, "<|tool_response>")
+
+    assert text == whole
+    assert text.index("42") < text.index("43")
+
+
+def test_such_results_are_shown_also_where_nobody_says_which_call_they_answer():
+    renderer = shipped.renderer_of("gemma4_v5")
+
+    text = renderer.decode(renderer.render_next([NAMED], ended=True), skip_special_tokens=False)
+
+    assert text == '<|tool_response>response:add{value:<|"|>42<|"|>}<tool_response|>'
+
+
+def test_a_turn_that_ends_at_another_token_gets_the_mark_of_the_next_message():
+    renderer = shipped.renderer_of("glm4moe")
+    prompt = renderer.render([USER])
+    think = renderer.texts.words.ids["<think>"]
+
+    made = renderer.extend([USER, ANSWERED], [*prompt, think], [AGAIN], ended=True)
+
+    text = renderer.decode(made.token_ids[len(prompt) :], skip_special_tokens=False)
+    assert text == "<think><|user|>\nSure?<|assistant|>"
 
 
 def test_other_blanks_are_no_difference():

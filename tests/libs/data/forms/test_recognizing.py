@@ -267,6 +267,12 @@ def test_a_row_of_another_form_is_a_bad_row(read):
             "data/no-answer",
         ),
         (
+            PairColumns(),
+            {"messages": [ASKED], "rejected_response": "No."},
+            "expected a conversation that ends with the answer to which 'rejected_response'.*'user'",
+            "data/no-answer",
+        ),
+        (
             LabeledColumns(),
             {"prompt": [ASKED], "completion": [ANSWER, ANSWER], "label": True},
             "the label judges one answer; got 2 messages",

@@ -178,6 +178,32 @@ CASES = {
         {"messages": [ASKED, GOOD], "chosen": [ASKED, GOOD], "rejected": [ASKED, BAD]},
         {"chosen": [ASKED, GOOD], "rejected": [ASKED, BAD]},
     ),
+    "a conversation and another answer": (
+        PairColumns(),
+        {"messages": [ASKED, GOOD], "rejected_response": "Dog.", "images": ["a.png"]},
+        {"prompt": [ASKED], "chosen": [GOOD], "rejected": [BAD]},
+    ),
+    "turns and another answer of messages": (
+        PairColumns(),
+        {
+            "conversations": [
+                {"from": "human", "value": "Name a color."},
+                {"from": "gpt", "value": "Blue."},
+            ],
+            "rejected_response": [BAD],
+        },
+        {"prompt": [ASKED], "chosen": [GOOD], "rejected": [BAD]},
+    ),
+    "a longer conversation and another last answer": (
+        PairColumns(),
+        {"messages": [ASKED, GOOD, ASKED, GOOD], "rejected_response": "Dog."},
+        {"prompt": [ASKED, GOOD, ASKED], "chosen": [GOOD], "rejected": [BAD]},
+    ),
+    "such a conversation to imitate": (
+        ConversationColumns(),
+        {"messages": [ASKED, GOOD], "rejected_response": "Dog."},
+        {"messages": [ASKED, GOOD]},
+    ),
     "Alpaca pairs": (
         PairColumns(),
         {"instruction": "Name a color.", "input": "", "chosen": "Blue.", "rejected": "Dog."},

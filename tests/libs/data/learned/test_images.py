@@ -108,6 +108,19 @@ def test_images_of_a_column_stand_in_the_prompt_with_all_their_tokens(load, rend
     assert [(one.start, one.length) for one in rows.media_of(0)] == [(1, 3), (5, 5)]
 
 
+@pytest.mark.parametrize("column", [{"videos": []}, {"audios": None}, {"video": "a.mp4"}])
+def test_a_word_or_a_column_alone_asks_for_no_other_medium(load, renderer, column):
+    """Only where a row has both the model would be asked without what the row is about."""
+    text = "a<image>" if column.get("video") else "a<image> <video> <audio>"
+
+    rows = load(
+        ConversationColumns(chat=True),
+        {"prompt": text, "images": ["3.png"], "response": "yes", **column},
+    )
+
+    assert text_of(renderer, rows).startswith(text.replace("<image>", "~~~"))
+
+
 def test_both_answers_of_a_pair_have_the_images_of_the_prompt(load, renderer):
     shown = [{"role": "user", "content": [{"type": "image", "image": "3.png"}]}]
     answers = {
@@ -132,6 +145,26 @@ def test_both_answers_of_a_pair_have_the_images_of_the_prompt(load, renderer):
             {"prompt": "a", "images": ["4.png"], "response": "b"},
             "there is no image file",
             "data/missing-image",
+        ),
+        (
+            {
+                "prompt": "a<image><video>",
+                "images": ["3.png"],
+                "videos": ["a.mp4"],
+                "response": "b",
+            },
+            "place for what is in the column 'videos' .*expected the frames of the video as a list",
+            "data/file-of-a-video",
+        ),
+        (
+            {
+                "prompt": "<image>a<audio>",
+                "images": ["3.png"],
+                "audios": ["a.wav"],
+                "response": "b",
+            },
+            "place for what is in the column 'audios' .*Leave the row out",
+            "data/unknown-part",
         ),
         (
             {"prompt": "a<image>", "images": [], "response": "b"},

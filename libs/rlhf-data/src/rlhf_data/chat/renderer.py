@@ -298,7 +298,9 @@ class TokenizerRenderer:
         Raises:
             DataError: as from ``render_next``.
         """
-        made = self._turns.between(conversation, messages, ended=ended, tools=tools)
+        made = self._turns.between(
+            conversation, messages, ended=ended, tools=tools, sampled=token_ids
+        )
         kept = ChatContinuation(token_ids=(*token_ids, *made.token_ids), showed_all=made.showed_all)
         if not as_template:
             return kept

@@ -7,6 +7,7 @@ turns. So the policy's own tokens are never decoded and tokenized again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
@@ -21,6 +22,9 @@ from .tokenizing import TextTokenizer
 
 STAND_IN = "Zx7Qv9"
 """Answer that no template contains or changes, and whose ends merge with no text of a template into one token."""
+
+_RESULT = "Kx4Wq2"
+"""Result of a tool, likewise."""
 
 _OPENING: tuple[Message, ...] = (USER, {"role": "assistant", "content": STAND_IN})
 
@@ -72,6 +76,36 @@ class ChatTurns:
         behind = list(takewhile(self._special.__contains__, closing[first:]))
         return closing[: first + (behind.index(eos) if eos in behind else 0) + 1]
 
+    @cached_property
+    def _end_before_a_question(self) -> list[int]:
+        """The template's token that ends an answer which a question follows, if the question begins right behind it by
+        the token that begins answers too (``<|end|>`` of gpt-oss, whose last answer ends with ``<|return|>``)."""
+        try:
+            asked, behind = (self._show([USER], reply=reply).text for reply in (False, True))
+            following = self._after_a_question([USER], ())[:2]
+        except DataError:
+            return []
+        begun = self._texts.encode([ControlText(text=behind.removeprefix(asked))])[0][:1]
+        is_end = following[:1] != begun and begun == following[1:]
+        return following[:1] if is_end and self._special.issuperset(following) else []
+
+    @cached_property
+    def _shows_results_first(self) -> bool:
+        """Whether the template shows results of tools before the content of the answer that called them (Gemma 4), so
+        that they are not behind a stand-in in its place."""
+        result: Message = {
+            "role": "tool",
+            "content": _RESULT,
+            "name": "look",
+            "tool_call_id": "call00000",
+        }
+        answer = {**_OPENING[1], "tool_calls": _calls_before([result])}
+        try:
+            text = self._show((USER, answer, result), reply=True).text
+        except DataError:
+            return False
+        return _RESULT in text.partition(STAND_IN)[0]
+
     def between(
         self,
         conversation: Sequence[Message],
@@ -79,6 +113,7 @@ class ChatTurns:
         *,
         ended: bool,
         tools: Tools = (),
+        sampled: Sequence[int] = (),
     ) -> Between:
         """Return the tokens between the policy's last turn and its next one.
 
@@ -88,15 +123,24 @@ class ChatTurns:
             conversation: the messages through the last answer, by which a template may decide how it shows results of
                 calls; empty: an answer to a question stands for them.
             ended: the policy wrote an end token itself, so the template's end token is left out.
+            sampled: all tokens so far. Where the token at which a turn stops begins what follows (``<|user|>`` and
+                ``<|observation|>`` of GLM, ``<|tool_response>`` of Gemma 4), they have it already; empty: not known.
 
         Raises:
             DataError: the template refuses the messages, leaves out what one of them says, or hides the answer.
         """
         following, showed_all = self._behind_answer(conversation, messages, tools)
         if ended:
-            end = self.end_of_turn
-            following = following[len(end) :] if following[: len(end)] == end else following
+            ends = [end for end in (self.end_of_turn, self._end_before_a_question) if end]
+            closed = next((len(end) for end in ends if following[: len(end)] == end), None)
+            following = following[self._twice(sampled, following) if closed is None else closed :]
         return Between(following, showed_all)
+
+    def _twice(self, sampled: Sequence[int], following: Sequence[int]) -> int:
+        """Return the number of first tokens of what follows, all special ones, that were sampled at the end already."""
+        marks = list(takewhile(self._special.__contains__, following))
+        sizes = range(min(len(marks), len(sampled)), 0, -1)
+        return next((size for size in sizes if list(sampled[-size:]) == marks[:size]), 0)
 
     def _behind_answer(
         self, conversation: Sequence[Message], messages: Sequence[Message], tools: Tools
@@ -113,7 +157,6 @@ class ChatTurns:
         try:
             following = self._behind_stand_in(shown, calls, messages, tools, checked=True)
         except DataError:
-            # A template may hide the content of an answer that has calls.
             following = self._after_a_question(messages, tools)
         return Between(following, showed_all=short is None)
 
@@ -135,11 +178,43 @@ class ChatTurns:
         Args:
             checked: refuse a template that leaves out what the ``messages`` say.
         """
-        stand_in: Message = {"role": "assistant", "content": STAND_IN}
-        answer = {**stand_in, "tool_calls": calls} if calls else stand_in
-        whole = (*before, answer, *messages)
+        answer: Message = {"role": "assistant", "content": STAND_IN}
         new = len(messages) if checked else 0
-        return self._following(whole, reply=True, tools=tools, has_calls=bool(calls), new=new)
+        if not calls:
+            return self._following((*before, answer, *messages), reply=True, tools=tools, new=new)
+        through = (*before, {**answer, "tool_calls": calls})
+        whole = (*through, *messages)
+        if not self._shows_results_first:
+            with suppress(DataError):
+                return self._following(whole, reply=True, tools=tools, has_calls=True, new=new)
+        try:
+            # A template may hide the content of an answer that has calls.
+            return self._after_a_question(messages, tools)
+        except DataError as error:
+            found = self._behind_calls(through, messages, tools, new)
+            if found is None:
+                raise error
+            return found
+
+    def _behind_calls(
+        self, through: Sequence[Message], messages: Sequence[Message], tools: Tools, new: int
+    ) -> list[int] | None:
+        """Return the tokens behind calls without a content, where no stand-in tells them: the special token that ends
+        the rendering ``through`` the calls, and what the rendering of all has more; None: there is no such token, or
+        the template shows the calls differently once messages follow.
+
+        Raises:
+            DataError: the template refuses the messages, or leaves out what one of them says.
+        """
+        through = (*through[:-1], {**through[-1], "content": ""})
+        whole = (*through, *messages)
+        shown = self._show(through, reply=False, tools=tools)
+        ends = [span for span in self._texts.active(shown) if not shown.text[span.end :].strip()]
+        chat = self._show(whole, reply=True, tools=tools)
+        if not ends or not chat.text.startswith(shown.text):
+            return None
+        self._template.check(whole, chat.text, reply=True, first=len(whole) - new)
+        return self._tokens_from(chat, ends[-1].start)
 
     def _following(
         self,
@@ -166,6 +241,10 @@ class ChatTurns:
         cut = chat.text.index(STAND_IN) + len(STAND_IN)
         if has_calls:
             cut = self._end_of_calls(chat, cut)
+        return self._tokens_from(chat, cut)
+
+    def _tokens_from(self, chat: ControlText, cut: int) -> list[int]:
+        """Return the tokens of a text from a place on, tokenized together with the text before it."""
         texts = self._texts
         if not texts.tokenizer.is_fast:
             return texts.encode([after(chat, cut)])[0]

@@ -14,6 +14,7 @@ from .chats import (
     USER,
     as_turns,
     conversation,
+    has_chat,
     has_question,
     has_sharegpt,
     is_chat,
@@ -22,6 +23,8 @@ from .chats import (
 )
 
 CHOSEN, REJECTED = _BOTH = ("chosen", "rejected")
+OTHER_ANSWER = "rejected_response"
+"""Column with another answer to a conversation, as ms-swift has it."""
 _SPEAKER = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
 _ROLES = {"Human": USER, "Assistant": ASSISTANT}
 
@@ -54,6 +57,13 @@ def is_alpaca_pair(row: Row) -> bool:
     return isinstance(row.get(INSTRUCTION), str) and _are_texts(row)
 
 
+def has_other_answer(row: Row) -> bool:
+    """Return whether a row has a conversation, and another answer in the place of its last one: a text, or messages."""
+    other = row.get(OTHER_ANSWER)
+    is_answer = (isinstance(other, str) and bool(other.strip())) or is_chat(as_turns(other))
+    return is_answer and (has_chat(row) or has_sharegpt(row))
+
+
 def transcripts(row: Row) -> Row:
     """Return a row of HH-RLHF with both transcripts as chat messages.
 
@@ -81,6 +91,31 @@ def answered_pair(row: Row) -> Row:
         name: turns if is_chat(turns) else messages_of(turns) for name, turns in both.items()
     }
     return {**row, PROMPT: conversation(row)[MESSAGES], **answers}
+
+
+def other_answer(row: Row) -> Row:
+    """Return a row with a conversation and another last answer as one with prompt and answers of chat messages.
+
+    Raises:
+        RowProblem: the conversation does not end with an answer, the other one is none, or as from
+            ``chats.conversation``.
+    """
+    if not has_other_answer(row):
+        raise RowProblem(
+            "another form",
+            f"expected a conversation, and a text or messages in the column {OTHER_ANSWER!r}; got "
+            f"{row.get(OTHER_ANSWER)!r:.60}",
+        )
+    messages, other = conversation(row)[MESSAGES], row[OTHER_ANSWER]
+    *asked, answer = as_turns(messages)
+    if answer.get("role") != ASSISTANT:
+        raise RowProblem(
+            "no answer",
+            f"expected a conversation that ends with the answer to which {OTHER_ANSWER!r} is the worse one; it ends "
+            f"with {answer.get('role')!r}",
+        )
+    rejected = [{"role": ASSISTANT, "content": other}] if not is_chat(as_turns(other)) else other
+    return {**row, PROMPT: asked, CHOSEN: [answer], REJECTED: rejected}
 
 
 def alpaca_pair(row: Row) -> Row:

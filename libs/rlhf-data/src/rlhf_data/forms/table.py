@@ -85,6 +85,15 @@ FORMS = (
         prompt=pairs.asked,
     ),
     DataForm(
+        name="messages_pair",
+        title="conversations with another last answer",
+        kind=RowKind.PAIRS,
+        matches=pairs.has_other_answer,
+        keys=_PAIR,
+        own=pairs.other_answer,
+        prompt=pairs.asked,
+    ),
+    DataForm(
         name="alpaca_pair",
         title="preference pairs with Alpaca instructions",
         kind=RowKind.PAIRS,

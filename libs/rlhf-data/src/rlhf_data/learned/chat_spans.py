@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 from rlhf_core.batch.task import Message
@@ -26,7 +27,7 @@ from ..turn_order import out_of_turn
 from .learned_text import LearnedText, Span
 from .messages import ASSISTANT, TOOL
 from .shown_answers import CHANGED, calls_of, changed, holds, shows
-from .skeleton import MARK, Render, Skeleton, SkeletonMaker, shared_prefix
+from .skeleton import MARK, Render, Skeleton, SkeletonMaker, no_end, shared_prefix
 from .weights import without_weights
 
 _MAX_SHAPES = 10_000
@@ -140,6 +141,9 @@ class ChatSpans:
     ) -> LearnedText:
         if self._has_blocks[tools is not None]:
             return self._by_blocks(messages, learned, tools)
+        for index, (one, following) in enumerate(pairwise(messages)):
+            if index in learned and one["role"] == following["role"] and self._marks[False]:
+                raise no_end(self._renderer.generation_prompt, index)
 
         def render(some: Sequence[Message], reply: bool) -> str:
             return self._render(some, reply, tools)
@@ -226,9 +230,40 @@ class ChatSpans:
 
     def _render(self, messages: Sequence[Message], reply: bool, tools: Tools | None) -> str:
         try:
-            return self._renderer.render_text(messages, reply=reply, tools=tools)
+            text = self._renderer.render_text(messages, reply=reply, tools=tools)
         except DataError as error:
             raise problem_of(error) from error
+        is_answered = bool(messages) and messages[-1]["role"] == ASSISTANT and not reply
+        return text + self._marks[bool(calls_of(messages[-1]))] if is_answered else text
+
+    @cached_property
+    def _marks(self) -> Mapping[bool, str]:
+        """The marks that go behind a last answer and, under True, behind last calls; empty where the template ends its
+        turns itself."""
+        ended = self._mark_behind({"role": "user", "content": "Hello"}, ())
+        if not ended:
+            return {False: "", True: ""}
+        call = {"id": "call00000", "name": "look", "arguments": {}}
+        result = {"role": TOOL, "content": "Hello", "name": "look", "tool_call_id": "call00000"}
+        return {False: ended, True: self._mark_behind(result, [call]) or ended}
+
+    def _mark_behind(self, following: Message, calls: Sequence[Any]) -> str:
+        """Return the special token of ``following`` at which the turn before it stops, in templates that end no turn
+        otherwise (``<|user|>`` and ``<|observation|>`` of GLM). One that begins answers too says of no turn that it is
+        over."""
+        said: Message = {"role": ASSISTANT, "content": MARK}
+        answer = {**said, "tool_calls": calls} if calls else said
+        through: list[Message] = [{"role": "user", "content": "Hello"}, answer]
+        try:
+            shown = self._renderer.render_text(through, reply=False)
+            whole = self._renderer.render_text([*through, following], reply=False)
+        except DataError:
+            return ""
+        has_end = not calls and self._ends.search(shown.partition(MARK)[2])
+        found = self._ends.match(whole, len(shown)) if whole.startswith(shown) else None
+        if has_end or found is None or self._renderer.generation_prompt.startswith(found.group()):
+            return ""
+        return found.group()
 
     def _shape(
         self, roles: tuple[str, ...], tools: Tools | None, render: Render

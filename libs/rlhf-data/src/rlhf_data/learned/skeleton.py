@@ -147,7 +147,7 @@ class SkeletonMaker:
                 end = self._end(text, hole.end, limit)
                 # Behind an answer may be a content, in which a special token would be found that ends no turn.
                 if end is None or not (is_shape or text[hole.end : end] in self._endings):
-                    raise _no_end(text[hole.end : limit], index)
+                    raise no_end(text[hole.end : limit], index)
                 turns[index] = Span(hole.start - opening.lead, end)
                 begun[index] = opening.begun
             behind = hole.end
@@ -225,7 +225,8 @@ def _place(text: str, word: str, index: int) -> Span:
     return Span(places[0], places[0] + len(word))
 
 
-def _no_end(shown: str, index: int) -> RowProblem:
+def no_end(shown: str, index: int) -> RowProblem:
+    """Return the problem of a row of which the template writes ``shown`` behind an answer, and no end."""
     return RowProblem(
         "no end of turn",
         f"message {index + 1}: expected a chat template that writes a special token behind each answer, the last one "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 from transformers import PreTrainedModel
 
@@ -10,6 +11,7 @@ from rlhf_core import ConfigError, headline
 
 from .fitting import check_fit, check_loaded, peft_model
 from .folder import AdapterFolder
+from .older_names import in_own_names
 from .stacks import UNMATCHED
 
 LOW_RANK = "LORA"
@@ -29,6 +31,14 @@ def put_beside(model: PreTrainedModel, base: str, folder: AdapterFolder) -> PreT
         ConfigError: the adapter does not fit the model, or PEFT cannot compute it on such layers.
         MissingDependency: PEFT is not installed.
     """
+    with in_own_names(folder, model) as (named, path):
+        return _beside(model, base, named, path)
+
+
+def _beside(
+    model: PreTrainedModel, base: str, folder: AdapterFolder, path: Path
+) -> PreTrainedModel:
+    """Return the model with the adapter, whose files are in a folder of their own if they had other names."""
     kind = peft_model(folder)
     check_fit(folder, base, model)
     try:
@@ -36,9 +46,7 @@ def put_beside(model: PreTrainedModel, base: str, folder: AdapterFolder) -> PreT
             # PEFT advises against merging into a matrix that embedding and head share; nothing is merged.
             warnings.simplefilter("ignore", UserWarning)
             warnings.filterwarnings("ignore", UNMATCHED)
-            wrapped = kind.from_pretrained(
-                model, str(folder.path), autocast_adapter_dtype=False
-            ).eval()
+            wrapped = kind.from_pretrained(model, str(path), autocast_adapter_dtype=False).eval()
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         raise ConfigError(
             f"adapter {folder.path} cannot be read into {base}: {headline(error)}",

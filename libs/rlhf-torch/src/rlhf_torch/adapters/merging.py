@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from rlhf_core import ConfigError, PluginError
 
 from .fitting import check_fit, check_loaded, peft_model
 from .folder import AdapterFolder
+from .older_names import in_own_names
 from .stacks import UNMATCHED
 
 TOLERANCE = 1e-4
@@ -44,6 +46,14 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
         MissingDependency: PEFT is not installed.
         PluginError: the merged model computes something else than the base with the adapter.
     """
+    with in_own_names(folder, model) as (named, path):
+        return _merged(model, base, named, path)
+
+
+def _merged(
+    model: PreTrainedModel, base: str, folder: AdapterFolder, path: Path
+) -> PreTrainedModel:
+    """Return the model with the adapter merged, whose files are in a folder of their own if they had other names."""
     kind = peft_model(folder)
     check_fit(folder, base, model)
     own = model.config._attn_implementation
@@ -53,7 +63,7 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
             # PEFT advises against adapters of a matrix that embedding and head share, which are separated below.
             warnings.simplefilter("ignore", UserWarning)
             warnings.filterwarnings("ignore", UNMATCHED)
-            wrapped = kind.from_pretrained(model, str(folder.path)).eval()
+            wrapped = kind.from_pretrained(model, str(path)).eval()
             check_loaded(folder, base, wrapped)
             expected = _outputs(wrapped, model)
             _separate_shared(wrapped)

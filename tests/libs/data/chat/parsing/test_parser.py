@@ -1,8 +1,10 @@
 """Answers are read from the tokens that were sampled; marks in ordinary text stay text."""
 
 import json
+import re
 
 import pytest
+from tests.libs.data.chat.template import shipped
 from tests.libs.data.chat.zoo import KINDS, renderer_of, tokenizer_of
 
 from rlhf_core.contracts import ToolCall
@@ -89,6 +91,89 @@ def test_tags_have_the_types_of_the_schema():
 
     assert json.loads(call.arguments) == {"a": 12, "note": "12"}
     assert json.loads(untyped.arguments) == {"a": "12", "note": "12"}
+
+
+def test_calls_of_glm_are_read_as_its_template_writes_them():
+    """Names, texts and other values come back; a text that looks like a number stays one by its schema."""
+    renderer = shipped.renderer_of("glm4moe")
+    asked = {"role": "user", "content": "Go."}
+    given = [
+        {"a": 12, "note": "12", "places": ["x", 1], "deep": {"b": None}},
+        {"note": "<b>two\nlines</b>", "a": -1.5},
+        {},
+    ]
+    called = [{"type": "function", "function": {"name": "add", "arguments": one}} for one in given]
+    message = {"role": "assistant", "content": "So:", "tool_calls": called}
+    schema = {"a": {"type": "number"}, "note": {"type": "string"}}
+    more = {"places": {"type": "array"}, "deep": {"type": "object"}}
+    tool = {"name": "add", "description": "Adds.", "parameters": {"properties": schema | more}}
+    shown = renderer.render_text([asked, message], reply=False).split("<|assistant|>")[1]
+    ids = renderer.tokenizer(shown, add_special_tokens=False)["input_ids"]
+
+    answer = renderer.parse(ids, tools=[{"type": "function", "function": tool}])
+
+    assert [call.name for call in answer.tool_calls] == ["add"] * 3
+    assert [json.loads(call.arguments) for call in answer.tool_calls] == given
+    assert answer.malformed == ()
+    assert answer.content.strip() == "So:"
+
+
+def test_calls_of_gemma_4_are_read_as_its_template_writes_them():
+    renderer = shipped.renderer_of("gemma4_v5")
+    asked = {"role": "user", "content": "Go."}
+    given = [
+        {"a": 12, "note": '12, {b:"c"}', "places": ["x", 1, True, None], "deep": {"b": {"c": "d"}}},
+        {"a": -1.5, "note": "two\nlines: [1]"},
+        {},
+    ]
+    called = [
+        {"type": "function", "id": f"call{n}", "function": {"name": "add", "arguments": one}}
+        for n, one in enumerate(given)
+    ]
+    message = {"role": "assistant", "content": "", "tool_calls": called}
+    shown = renderer.render_text([asked, message], reply=False).split("<|turn>model\n")[1]
+    ids = renderer.tokenizer(shown, add_special_tokens=False)["input_ids"]
+
+    answer = renderer.parse(ids)
+
+    assert [call.name for call in answer.tool_calls] == ["add"] * 3
+    assert [json.loads(call.arguments) for call in answer.tool_calls] == given
+    assert answer.malformed == ()
+    assert not answer.content
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<|tool_call>call:add{a:1}", "the last tool call has no end"),
+        ("<tool_call|>", "a tool call ends that has not begun"),
+        ("<|tool_call>add{a:1}<tool_call|>", r"expected call:NAME\{\.\.\.\} .* got 'add"),
+        ('<|tool_call>call:add{a:<|"|>x}<tool_call|>', "expected call:NAME"),
+        ("<|tool_call>call:add{a:x}<tool_call|>", "add: expected arguments in JSON"),
+    ],
+)
+def test_a_broken_call_of_gemma_4_is_reported(text, said):
+    renderer = shipped.renderer_of("gemma4_v5")
+
+    answer = renderer.parse(renderer.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    assert answer.tool_calls == ()
+    assert re.search(said, answer.malformed[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("add", "expected a JSON object"),
+        ("add\n<arg_key>a</arg_key>", "add: expected parameters alone"),
+        ("add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value> now", "add: .* got 'now'"),
+    ],
+)
+def test_a_call_of_glm_that_is_broken_or_of_no_tool_is_reported(text, said):
+    answer = parsed("hermes", f"<tool_call>{text}</tool_call>")
+
+    assert answer.tool_calls == ()
+    assert re.search(said, answer.malformed[0])
 
 
 def test_a_name_and_arguments_of_mistral_with_marks_for_each():

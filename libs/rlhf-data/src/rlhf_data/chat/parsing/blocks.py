@@ -1,4 +1,5 @@
-"""Tool calls between an opening and a closing mark: JSON as Hermes and Qwen write it, or tags as Qwen3-Coder does."""
+"""Tool calls between an opening and a closing mark: JSON as Hermes and Qwen write it, or tags as Qwen3-Coder and GLM
+do."""
 
 from __future__ import annotations
 
@@ -20,6 +21,10 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", flags=re.DOTALL)
 _PARAMETER = re.compile(r"\s*<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", flags=re.DOTALL)
+_KEYED = re.compile(r"\s*([^\s<>{}\[\]\"]+)\s*(<arg_key>.*)?", flags=re.DOTALL)
+_ARGUMENT = re.compile(
+    r"\s*<arg_key>\s*([^<>]*?)\s*</arg_key>\s*<arg_value>(.*?)</arg_value>", flags=re.DOTALL
+)
 
 
 def read_blocks(pieces: Sequence[Piece], tools: Sequence[Mapping[str, Any]] = ()) -> CallsRead:
@@ -51,18 +56,25 @@ def read_blocks(pieces: Sequence[Piece], tools: Sequence[Mapping[str, Any]] = ()
 
 
 def _call(text: str, number: int, tools: Sequence[Mapping[str, Any]]) -> ToolCall | str:
-    tagged = _FUNCTION.fullmatch(text)
-    if tagged is None:
+    if (tagged := _FUNCTION.fullmatch(text)) is not None:  # Qwen3-Coder
+        name, body, argument = tagged[1], tagged[2], _PARAMETER
+    elif (keyed := _KEYED.fullmatch(text)) is not None and (keyed[2] or _is_tool(keyed[1], tools)):
+        name, body, argument = keyed[1], keyed[2] or "", _ARGUMENT  # GLM
+    else:
         return read_call(text, number)
-    rest = _PARAMETER.sub("", tagged[2])
+    rest = argument.sub("", body)
     if rest.strip():
-        return f"{tagged[1]}: expected parameters alone, got {rest.strip()[:80]!r}"
-    schemas = _schemas(tagged[1], tools)
-    values = {
-        name: typed_value(value, schemas.get(name)) for name, value in _PARAMETER.findall(tagged[2])
-    }
-    arguments = json.dumps(values, ensure_ascii=False)
-    return ToolCall(name=tagged[1], arguments=arguments, id=f"call_{number}")
+        return f"{name}: expected parameters alone, got {rest.strip()[:80]!r}"
+    schemas = _schemas(name, tools)
+    values = {key: typed_value(value, schemas.get(key)) for key, value in argument.findall(body)}
+    return ToolCall(
+        name=name, arguments=json.dumps(values, ensure_ascii=False), id=f"call_{number}"
+    )
+
+
+def _is_tool(name: str, tools: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a name is that of a function: a call without arguments is no more than a name."""
+    return any(tool.get("function", tool).get("name") == name for tool in tools)
 
 
 def _schemas(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from . import blocks, deepseek, llama, mistral
+from . import blocks, deepseek, gemma, llama, mistral
 
 
 class CallForm(NamedTuple):
@@ -40,6 +40,7 @@ CALLS = (
         deepseek.BEGIN,
     ),
     CallForm("mistral", (mistral.CALLS, mistral.ARGS, mistral.CALL_ID), mistral.CALLS),
+    CallForm("gemma", (gemma.OPEN, gemma.CLOSE, gemma.QUOTE), gemma.OPEN),
     CallForm("hermes", (blocks.OPEN, blocks.CLOSE), blocks.OPEN),
     CallForm("llama", (llama.TAG,), llama.TAG),
 )

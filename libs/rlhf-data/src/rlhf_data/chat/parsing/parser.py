@@ -10,6 +10,7 @@ from rlhf_core.contracts.executor import Answer
 from .blocks import read_blocks
 from .deepseek import read_deepseek
 from .families import CallForm, ThoughtTags
+from .gemma import read_gemma
 from .llama import read_llama
 from .mistral import read_mistral
 from .pieces import CallsRead, Piece, pieces_of
@@ -125,6 +126,8 @@ class AnswerParser:
                 return read_mistral(rest)
             case "deepseek":
                 return read_deepseek(rest)
+            case "gemma":
+                return read_gemma(rest)
         return read_llama(rest)
 
 

@@ -6,7 +6,7 @@ text. Which of them a template writes is tried once for each role.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from typing import Any
@@ -22,6 +22,8 @@ Show = Callable[[Sequence[Message]], str]
 """Function from messages, whose contents stay as they are, to their rendering; raises TemplateProblem."""
 
 _TEXT_KEYS = frozenset({"type", "text"})
+_SEEN = ("image", "image_url", "video")
+"""Types of parts that are seen, which are also the keys of what is seen."""
 _WORD = "Zx7Qv5"
 """Text that no template contains or changes."""
 _USER: Message = {"role": "user", "content": "Hello"}
@@ -170,13 +172,17 @@ def text_of_part(part: object, where: str) -> str | None:
     shown = "without a type" if kind is None else f"of type {shortened(repr(kind), 40)}"
     raise TemplateProblem(
         f"{where}: expected a part of type text (with its text), image or video, got one {shown} with "
-        f"{shortened(', '.join(sorted(keys)), 80) or 'no keys'}; it would be dropped. {_way_to_part(kind)}",
+        f"{shortened(', '.join(sorted(keys)), 80) or 'no keys'}; it would be dropped. {_way_to_part(kind, keys)}",
         PART,
     )
 
 
-def _way_to_part(kind: object) -> str:
+def _way_to_part(kind: object, keys: Collection[str]) -> str:
     """Return how a part of an unknown type is given as one that is known."""
+    if kind is None and (
+        given := [key for key in _SEEN if key in keys]
+    ):  # of Qwen's first examples
+        return f'Give it its type: {{"type": "{given[0]}", "{given[0]}": ...}}'
     if kind == "input_image":  # of OpenAI's Responses
         return 'Write it as {"type": "image_url", "image_url": {"url": ...}}'
     if kind in ("input_text", "output_text"):
