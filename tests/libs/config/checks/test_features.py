@@ -276,3 +276,50 @@ def test_an_adapter_within_a_model_of_another_process_is_refused_before_anything
 )
 def test_what_an_engine_in_another_process_can_serve_is_accepted(given):
     assert run_of(**given).one("engine.name").name == given["engine.name"]
+
+
+DEEP = {"backend.name": "deepspeed", "backend.deepspeed.deep_compile": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        (DEEP | {"actor.adapter": "dora"}, "deepspeed cannot be combined with 'model_adapter'"),
+        (
+            DEEP | {"backend.deepspeed.zero_stage": 1, "model.dtype": "bfloat16"},
+            "deepspeed cannot be combined with 'bfloat16_weights'",
+        ),
+        (
+            {
+                "runtime.name": "ray",
+                "engine.name": "vllm",
+                "engine.vllm.sleep_level": 2,
+                "runtime.sleep": "always",
+                "actor.adapter": "lora",
+            },
+            "lora needs 'serves_adapters'",
+        ),
+    ],
+)
+def test_what_was_refused_after_a_model_had_been_loaded_is_refused_by_its_options(given, part):
+    with pytest.raises(CapabilityError) as caught:
+        run_of(**given)
+
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        DEEP | {"backend.deepspeed.zero_stage": 2, "model.dtype": "bfloat16"},
+        {
+            "runtime.name": "ray",
+            "engine.name": "vllm",
+            "engine.vllm.sleep_level": 2,
+            "runtime.sleep": "always",
+            "actor.adapter": "dora",
+        },
+    ],
+)
+def test_what_goes_together_is_accepted(given):
+    run_of(**given)

@@ -230,12 +230,17 @@ def check_routes(selections: Selections, labels: Labels) -> None:
 
 
 def check_dtypes(model: ModelConfig, selections: Selections, labels: Labels) -> None:
-    """Refuse components that exclude each other, or the parameters' dtype, in a command without other capabilities.
+    """Refuse components that exclude each other, an adapter, or the parameters' dtype, in a command without other
+    capabilities.
 
     Raises:
         CapabilityError: names the component, and what to change.
     """
-    brought = frozenset({BFLOAT16_WEIGHTS} if model.dtype == "bfloat16" else ())
+    found = {
+        BFLOAT16_WEIGHTS: model.dtype == "bfloat16",
+        "model_adapter": bool(selections["actor.adapter"]),
+    }
+    brought = frozenset(name for name, present in found.items() if present)
     chosen = _chosen(selections, labels)
     capabilities.check_excluded(chosen, brought.union(*(one.provides for one in chosen)))
 
