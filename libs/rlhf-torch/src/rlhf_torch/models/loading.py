@@ -145,9 +145,12 @@ def load_model(
     missing = set(info["missing_keys"])
     head = set() if needs_head else missing & _head_names(model)
     if lacking := sorted(missing - head) + sorted(map(str, info["mismatched_keys"])):
+        tied = ""
+        if needs_head and set(lacking) <= _head_names(model):
+            tied = ' If its output head is its embeddings, write "tie_word_embeddings": true into its config.json.'
         raise ConfigError(
             f"{path}: the weights do not fit its config.json: {len(lacking)} parameters would start from random "
-            f"values, the first is {lacking[0]}. Expected the weights of a whole causal language model.",
+            f"values, the first is {lacking[0]}. Expected the weights of a whole causal language model.{tied}",
             code="model/weights-missing",
         )
     if writes and needs_head and (unused := sorted(info["unexpected_keys"])):
@@ -162,7 +165,13 @@ def load_model(
     if unpacked:
         settle_unpacked(path, model, as_dtype(dtype))
     # Of a config.json that ties them by mistake Transformers keeps both, until it ties weights again for new rows.
-    settle_ties(model)
+    if settle_ties(model) and writes and needs_head:
+        log.warning(
+            'model %s: its config.json says "tie_word_embeddings": true, and its files hold an output head that '
+            "differs from the embeddings: the two are computed, trained and exported apart. A program that goes by the "
+            "config.json has the embeddings as its head: set the entry to false there",
+            path,
+        )
     if rows is not None:
         add_rows(model, rows)
     return Loaded(model, bool(head))
@@ -204,7 +213,8 @@ def verified(
 
 def _head_names(model: PreTrainedModel) -> set[str]:
     """Return the names of the output head's parameters."""
-    ids = {id(parameter) for parameter in model.get_output_embeddings().parameters()}
+    head = model.get_output_embeddings()
+    ids = {id(parameter) for parameter in (() if head is None else head.parameters())}
     named = model.named_parameters(remove_duplicate=False)
     return {name for name, parameter in named if id(parameter) in ids}
 
