@@ -166,12 +166,13 @@ def eos_token_ids(
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the token by which the chat template ends the policy's turns; None where there is no template, or none
-    that writes a special token behind an answer."""
+    """Return the token by which the policy's turns end in the chat template: the one behind an answer or, where the
+    template writes none there, the one by which the user's next turn begins (GLM-4). None where there is no template,
+    or neither is a special token."""
     if tokenizer.chat_template is None:
         return None
     try:
-        end = TokenizerRenderer(tokenizer).end_of_turn
+        end = TokenizerRenderer(tokenizer).closing
     except DataError:
         return None
     return end[-1] if end else None

@@ -299,6 +299,9 @@ class TokenizerRenderer:
             DataError: as from ``render_next``.
         """
         made = self._turns.between(conversation, messages, ended=ended, tools=tools)
+        if ended and not self.end_of_turn and made.token_ids[:1] == [*token_ids[-1:]]:
+            # The policy ended its turn by the token with which the next one begins.
+            made = made._replace(token_ids=made.token_ids[1:])
         kept = ChatContinuation(token_ids=(*token_ids, *made.token_ids), showed_all=made.showed_all)
         if not as_template:
             return kept
@@ -324,6 +327,15 @@ class TokenizerRenderer:
     def end_of_turn(self) -> list[int]:
         """The template's tokens behind an answer, through the one that ends a turn; none if no token is special."""
         return self._turns.end_of_turn
+
+    @property
+    def closing(self) -> list[int]:
+        """The tokens with which the policy ends a turn: ``end_of_turn``, or, of a template that ends none, the special
+        token by which the user's next turn begins; none if there is neither.
+
+        Source: the fine-tuning script of GLM-4, which learns ``<|user|>`` behind the last answer.
+        """
+        return self._turns.end_of_turn or self._turns.next_opening
 
     @cached_property
     def generation_prompt(self) -> str:

@@ -72,6 +72,15 @@ class ChatTurns:
         behind = list(takewhile(self._special.__contains__, closing[first:]))
         return closing[: first + (behind.index(eos) if eos in behind else 0) + 1]
 
+    @cached_property
+    def next_opening(self) -> list[int]:
+        """The special token by which the user's turn begins, where the template writes none behind an answer (GLM-4):
+        the policy then ends its turn by writing it. None where it writes an end, or begins a turn with a plain word."""
+        if self.end_of_turn:
+            return []
+        following = self._following((*_OPENING, USER), reply=False, tools=())
+        return following[:1] if following and following[0] in self._special else []
+
     def between(
         self,
         conversation: Sequence[Message],

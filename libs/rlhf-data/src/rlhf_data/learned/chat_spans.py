@@ -60,6 +60,7 @@ class ChatSpans:
         self._has_blocks = [_BLOCK.search(template) is not None for template in templates]
         names = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
         self._ends = _pattern_of(names)
+        self._closing = _closing_of(renderer)
         self._skeletons = SkeletonMaker(
             self._ends,
             tokenizer.eos_token,
@@ -226,9 +227,13 @@ class ChatSpans:
 
     def _render(self, messages: Sequence[Message], reply: bool, tools: Tools | None) -> str:
         try:
-            return self._renderer.render_text(messages, reply=reply, tools=tools)
+            text = self._renderer.render_text(messages, reply=reply, tools=tools)
         except DataError as error:
             raise problem_of(error) from error
+        is_answer = bool(messages) and messages[-1]["role"] == ASSISTANT
+        if reply or not is_answer or calls_of(messages[-1]):
+            return text
+        return text + self._closing
 
     def _shape(
         self, roles: tuple[str, ...], tools: Tools | None, render: Render
@@ -268,6 +273,19 @@ class ChatSpans:
             if not shown or not holds(shown, messages[index]):
                 raise changed(messages, index, shown)
         return LearnedText(text=text, spans=tuple(of_message[index] for index in learned))
+
+
+def _closing_of(renderer: TokenizerRenderer) -> str:
+    """Return what is put behind a last answer, by which the policy learns to stop; empty where the template does it.
+
+    Of a template that writes no end behind answers (GLM-4) this concerns the last one alone: behind the others is the
+    token by which the next turn begins.
+    """
+    try:
+        closing = [] if renderer.end_of_turn else renderer.closing
+    except DataError:  # the row says it
+        return ""
+    return renderer.decode(closing, skip_special_tokens=False) if closing else ""
 
 
 def _pattern_of(names: set[str]) -> re.Pattern[str]:
