@@ -11,6 +11,7 @@ from rlhf_core.contracts import Action, Observation, StepResult, Task, Uid
 from rlhf_episodes import GuardedEnvironment
 from rlhf_episodes import guarded as guarded_module
 from rlhf_episodes.holding import HELD_S, SPAN_S, LoopWatch
+from rlhf_testing.errors import has_code
 
 
 class Clock:
@@ -187,7 +188,11 @@ def test_the_guard_of_an_episode_names_it_as_the_run_does(
         play = GuardedEnvironment(task.uid, Blocking, 60.0, "--limit", lambda: "maze@1")
         await play.reset(task, 0)
         result = await play.step(Action(text="a", token_ids=(5,), stop="eos", turn=0))
-        with pytest.raises(EnvironmentFailure, match="step of maze@1 raised ValueError: no"):
+        with pytest.raises(
+            EnvironmentFailure,
+            match="step of maze@1 raised ValueError: no",
+            check=has_code("environment/raised"),
+        ):
             await play.step(Action(text="a", token_ids=(5,), stop="eos", turn=1))
         return result
 

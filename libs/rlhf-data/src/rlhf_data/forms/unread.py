@@ -11,13 +11,14 @@ from ..chat.template.pieces import LEARNED_FIELDS
 from ..reading_log import log
 from ..row_images import USUAL
 from ..source import TEMPLATE_KWARGS, Row, Unreadable
+from .beside import TOOLS
 
 _KEY = "_key"
 """End of the names of options that name a column."""
 _READ_ELSEWHERE = frozenset({*USUAL, TEMPLATE_KWARGS})
 """Columns with a meaning of their own: images, of which the run speaks where it reads none, and variables."""
 _OF_OPTION = {
-    "tools": "tools_key",
+    TOOLS: "tools_key",
     "messages": "messages_key",
     "conversations": "messages_key",
     "response": "response_key",
