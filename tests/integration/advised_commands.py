@@ -114,6 +114,20 @@ def routes(replays, **chosen):
     )
 
 
+def adapted(runtime, engine="embedded", serve="adapter"):
+    values = {
+        "model.path": "model",
+        "data.train": ("rows.jsonl",),
+        "reward.use": ("exact_match",),
+        "runtime.name": runtime,
+        "engine.name": engine,
+        "actor.adapter": "lora",
+        "actor.lora.serve": serve,
+    }
+    layers = [read_toml(DEFAULTS, defaults=True), Layer.of_paths(values, "words")]
+    resolve_options(layers, load(), TRAIN)
+
+
 def installed(old):
     """Load plugins where a package is installed, and maybe the one that has become a part of it."""
     for name, former in (("acme", ()), ("whole", ("acme",))):
@@ -219,6 +233,17 @@ COMMANDS_RUN = {
                 "a run does with --eval.data FILE, --eval.fraction 0.05 or an environment's own tasks": {
                     "evaluated": True
                 }
+            },
+        )
+    ],
+    "rlhf_config/checks/features.py:check_shared": [
+        Advised(
+            call=adapted,
+            wrong={"runtime": "ray"},
+            told={
+                "Choose another --engine": {"engine": "vllm"},
+                "or a --runtime that has both in one process": {"runtime": "local"},
+                "have the adapter merged into the weights": {"serve": "merged"},
             },
         )
     ],

@@ -191,7 +191,7 @@ def show(
     for spec in files:
         source = open_source(spec, split=split)
         images = RowImages(loader=loader, key=image_key, folder=start_of_paths(spec))
-        found = formed(source, expected.columns, tuple(RowKind), spec=spec)
+        found = formed(source, expected.columns, tuple(RowKind), spec=spec, says=False)
         reader = SetReader(found, expected)
         for index, row, own in zip(range(n), source.scan(), found.source.scan(), strict=False):
             print_text(f"--- {source.where(index)}")

@@ -55,6 +55,10 @@ def print_report(
         print_text(f"data: {report.form.title} ({spec}), as with --data.form {report.form.name}")
     elif report.num_bad == report.total and any(row.kind == MISSING_COLUMN for row in report.bad):
         print_text(_NO_FORM.format(spec))
+    if report.unread:
+        print_text(
+            f"data: columns that nothing reads: {as_typed_here(report.unread, options)} ({spec})"
+        )
     for row in report.bad if all_rows else first_of_each_kind(report.bad):
         print_text(f"{row.where}: {as_typed_here(row.reason, options)}")
     for kind, count in Counter(row.kind for row in report.bad).items():

@@ -71,6 +71,11 @@ class Config(BaseModel):
         with the option that names it; None: no option does. A run, and ``--check``, refuse a column that no row has."""
         return {}
 
+    def rewards_named(self) -> Mapping[str, str]:
+        """Return the names of rewards that the component asks for with these option values, each with the option that
+        names it. A run whose rewards are all named in its options refuses another one before it starts."""
+        return {}
+
     def row_problem(self, row: Mapping[str, Any]) -> str | None:
         """Return what keeps the component from using a row with the columns of ``columns_needed``; None: nothing."""
         return None

@@ -4,6 +4,10 @@ import json
 
 import pytest
 from tests.released_templates import RELEASED, released_tokenizer
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.normalizers import Prepend
+from tokenizers.processors import TemplateProcessing
 
 from rlhf_core.errors import ConfigError
 from rlhf_data.tokenizer import (
@@ -12,6 +16,7 @@ from rlhf_data.tokenizer import (
     eos_token_ids,
     load_tokenizer,
     read_template,
+    save_tokenizer,
 )
 from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
@@ -224,3 +229,62 @@ def test_a_file_with_a_template_is_read_as_it_is(tmp_path):
     (tmp_path / "mine.jinja").write_text("{{ messages }}é\n", encoding="utf-8")
 
     assert read_template(str(tmp_path / "mine.jinja"), "FILE") == "{{ messages }}é\n"
+
+
+def llama_tokenizer(folder, template, **settings):
+    """Write a tokenizer of Llama whose file puts these tokens around texts, and its settings."""
+    words = ["<unk>", "<s>", "</s>", "\u2581", "\u2581a", "a", "b"]
+    backend = Tokenizer(
+        BPE({word: at for at, word in enumerate(words)}, [("\u2581", "a")], unk_token="<unk>")
+    )
+    backend.normalizer = Prepend("\u2581")
+    backend.add_special_tokens(words[:3])
+    if template is not None:
+        backend.post_processor = TemplateProcessing(
+            single=template, special_tokens=[("<s>", 1), ("</s>", 2)]
+        )
+    folder.mkdir()
+    backend.save(str(folder / "tokenizer.json"))
+    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    values = {"tokenizer_class": "LlamaTokenizer", **named, **settings}
+    (folder / "tokenizer_config.json").write_text(json.dumps(values))
+    return load_tokenizer(str(folder))
+
+
+@pytest.mark.parametrize("name", ["LlamaTokenizer", "GemmaTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize(
+    ("template", "ids", "begins", "ends"),
+    [
+        ("<s> $A", [1, 4, 6], True, False),
+        ("$A </s>", [4, 6, 2], False, True),
+        ("<s> $A </s>", [1, 4, 6, 2], True, True),
+        (None, [4, 6], False, False),
+    ],
+)
+def test_a_written_tokenizer_says_which_tokens_it_puts_around_texts(
+    tmp_path, name, template, ids, begins, ends
+):
+    """Version 4 of Transformers asks its settings alone, of Llama, Gemma and Cohere; version 5 leaves them out."""
+    # The settings of the folder say something else than its file, by which version 5 reads.
+    settings = {"tokenizer_class": name, "add_bos_token": not begins, "add_eos_token": not ends}
+    tokenizer = llama_tokenizer(tmp_path / "own", template, **settings)
+    if name != "GemmaTokenizer":  # which has a normalizer of its own
+        assert tokenizer("ab").input_ids == ids
+
+    (tmp_path / "out").mkdir()
+    save_tokenizer(tokenizer, tmp_path / "out")
+
+    written = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert (written["add_bos_token"], written["add_eos_token"]) == (begins, ends)
+    again = load_tokenizer(str(tmp_path / "out"))
+    for text in ("ab", "<s>ab", "ba"):
+        assert again(text).input_ids == tokenizer(text).input_ids
+
+
+def test_a_tokenizer_with_other_tokens_around_texts_says_nothing_of_them(tmp_path):
+    tokenizer = llama_tokenizer(tmp_path / "own", "<s> <s> $A")
+    (tmp_path / "out").mkdir()
+
+    save_tokenizer(tokenizer, tmp_path / "out")
+
+    assert "add_bos_token" not in (tmp_path / "out" / "tokenizer_config.json").read_text()

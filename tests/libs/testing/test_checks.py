@@ -44,6 +44,11 @@ class Named(Config):
         return self.words
 
 
+class Rewards(Named):
+    def rewards_named(self):
+        return ["quality"]
+
+
 class List(Named):
     columns: ClassVar = ["answer"]
 
@@ -98,6 +103,7 @@ def test_a_good_component_passes():
         ({"config": Forgetful}, "change on the way through JSON"),
         ({"factory": "collections:abc"}, "is not callable"),
         ({"config": List}, r"columns_needed\(\) is \['answer'\]; expected a mapping"),
+        ({"config": Rewards}, r"rewards_named\(\) is \['quality'\]; expected a mapping"),
         ({"config": WithSection}, "names the options reward.x.key; expected some of its own, key,"),
         ({"config": Idle}, r"without_effect\(\) names the options rank; expected some of its own"),
         ({"config": Words}, r"needed_by_options\(\) is \['values'\]; expected a frozenset"),

@@ -21,6 +21,7 @@ from .chat.renderer import TokenizerRenderer
 from .checked.structure import AnyColumns, read_structure
 from .forms.form import DataForm, RowKind
 from .forms.recognizing import FormedSet, formed
+from .forms.unread import said_of_unread
 from .learned.conversations import Conversations, TextPieces
 from .learned.labeled import LabeledAnswers
 from .learned.options import (
@@ -86,6 +87,8 @@ class SourceReport:
     """Count of the usable rows whose roles do not alternate."""
     form: DataForm | None = None
     """Form of the rows; None where none was recognized."""
+    unread: str = ""
+    """Columns of the first rows that nothing reads, in words; empty: there are none."""
     has_images: bool = False
     num_read_anyway: int = 0
     """Number of bad rows that a run reads all the same, since only their label or id is bad."""
@@ -107,7 +110,7 @@ def check_source(
     Raises:
         DataError: the user names a form that does not exist here, or chats have no chat template.
     """
-    found = formed(source, expected.columns, tuple(RowKind), spec=source.name)
+    found = formed(source, expected.columns, tuple(RowKind), spec=source.name, says=False)
     source, reader = found.source, SetReader(found, expected)
     images = RowImages(
         loader=expected.loader, key=expected.image_key, folder=folder, intake=Intake(keeps=False)
@@ -148,6 +151,7 @@ def check_source(
         inert=inert,
         order=order,
         form=found.form,
+        unread=said_of_unread(found.found.unread, found.columns),
         has_images=has_images,
         num_read_anyway=num_read_anyway,
     )

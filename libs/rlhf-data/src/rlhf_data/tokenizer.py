@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a tokenizer's files, which give the same tokens when they are read by Transformers 4 or 5.
 
     Transformers reads the option ``legacy`` of Llama's tokenizers and leaves it out: there would be other tokens behind
-    special ones. And version 5 writes a class and a form of special tokens that version 4 refuses.
+    special ones. And version 5 writes a class and a form of special tokens that version 4 refuses, and leaves out
+    whether texts get a first and a last token, which version 4 takes from nowhere else for Llama, Gemma and Cohere.
     """
     if (legacy := getattr(tokenizer, "legacy", None)) is not None:
         tokenizer.init_kwargs["legacy"] = legacy
@@ -92,6 +94,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         values["tokenizer_class"] = _OLDER_CLASS
     if isinstance(values.get(_TOKENS), list) and _OLDER_TOKENS not in values:
         values[_OLDER_TOKENS] = values.pop(_TOKENS)
+    values |= _added_to_texts(tokenizer)
     _write(path, values)
     named = None if "auto_map" in values else values.get(_NAMED)  # its own code is not run again
     if isinstance(named, dict) and _TOKENS not in values:
@@ -99,6 +102,21 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         # Transformers 5.17 takes no other token for special then: a file that is read otherwise goes back.
         if set(load_tokenizer(str(folder)).all_special_ids) != set(tokenizer.all_special_ids):
             _write(path, values)
+
+
+def _added_to_texts(tokenizer: PreTrainedTokenizerBase) -> dict[str, bool]:
+    """Return whether a tokenizer puts its tokens of beginning and end around a text, by the names of Transformers 4;
+    nothing where it adds others.
+
+    Version 5 takes it from ``tokenizer.json`` alone, whatever a folder's settings say.
+    """
+    around, bare = (tokenizer("a", add_special_tokens=adds).input_ids for adds in (True, False))
+    for begins, ends in product((False, True), repeat=2):
+        first = [tokenizer.bos_token_id] if begins else []
+        last = [tokenizer.eos_token_id] if ends else []
+        if around == [*first, *bare, *last]:
+            return {"add_bos_token": begins, "add_eos_token": ends}
+    return {}
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> None:
@@ -148,12 +166,13 @@ def eos_token_ids(
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the token by which the chat template ends the policy's turns; None where there is no template, or none
-    that writes a special token behind an answer."""
+    """Return the token by which the policy's turns end in the chat template: the one behind an answer or, where the
+    template writes none there, the one by which the user's next turn begins (GLM-4). None where there is no template,
+    or neither is a special token."""
     if tokenizer.chat_template is None:
         return None
     try:
-        end = TokenizerRenderer(tokenizer).end_of_turn
+        end = TokenizerRenderer(tokenizer).closing
     except DataError:
         return None
     return end[-1] if end else None

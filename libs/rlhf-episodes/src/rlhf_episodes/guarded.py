@@ -20,6 +20,8 @@ from rlhf_core.contracts import (
     Uid,
 )
 
+from .holding import WATCH
+
 MAX_REWARD = 1e35
 """Largest reward of a turn. Rewards are kept in float32, at most 3.4e38, and rewards of several turns are added up."""
 
@@ -31,7 +33,8 @@ class GuardedEnvironment:
 
     Every method raises an EnvironmentFailure if the environment raises an exception, returns a result of a type other
     than the contract's, gives a number that is not finite, or takes longer than ``limit_s`` seconds. An environment
-    that waits is cancelled then. One that computes without waiting holds up all episodes and cannot be interrupted.
+    that waits is cancelled then. One that computes without waiting holds up all episodes and cannot be interrupted; a
+    line of the log says so (``holding.LoopWatch``).
 
     Args:
         make: builds the environment.
@@ -55,6 +58,7 @@ class GuardedEnvironment:
         self._limit_option = limit_option
         self._turn = 0
         self._label = label
+        self._name = ""
         self._class = "the environment"
         try:
             self._environment = make()
@@ -64,6 +68,7 @@ class GuardedEnvironment:
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Start the episode, and return the first observation."""
+        self._name = task.environment
         observation = await self._guard("reset", self._environment.reset, task, seed)
         return self._checked("reset", observation, Observation)
 
@@ -102,7 +107,7 @@ class GuardedEnvironment:
         limit = asyncio.timeout(self._limit_s)
         try:
             async with limit:
-                return await method(*arguments)
+                return await WATCH.run(self._called(), call, method, *arguments)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -157,6 +162,10 @@ class GuardedEnvironment:
             f"{self._where(call)} raised {type(error).__name__}: {error}",
             code=(isinstance(error, RLHFError) and error.own_code) or "environment/raised",
         )
+
+    def _called(self) -> str:
+        """Return the environment's name in the run; a run's only one need not be named by its tasks."""
+        return self._name or self._label().partition("@")[0] or self._class
 
     def _where(self, call: str) -> str:
         return f"{self._uid}, turn {self._turn}: {call} of {self._label() or self._class}"

@@ -116,8 +116,13 @@ def _check_answers(config: Config, name: str) -> None:
         f"{name}: columns_needed() is {columns!r}; expected a mapping of columns to the options that name them"
     )
     named = {option for option in columns.values() if option is not None}
+    rewards = config.rewards_named()
+    assert isinstance(rewards, Mapping), (
+        f"{name}: rewards_named() is {rewards!r}; expected a mapping of rewards to the options that name them"
+    )
     for method, options in (
         ("columns_needed", named),
+        ("rewards_named", set(rewards.values())),
         ("without_effect", set(config.without_effect())),
     ):
         unknown = sorted(options - fields.keys())

@@ -49,13 +49,14 @@ def engine_args(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> 
     """Return the arguments of ``AsyncLLM``; imports vLLM.
 
     Raises:
-        ConfigError: vLLM has no such argument, or refuses the combination; the model is to get more embeddings; or its
-            layers carry states, on a CPU.
+        ConfigError: vLLM has no such argument, or refuses the combination; the model is to get more embeddings; its
+            config.json takes the embeddings for another head; or its layers carry states, on a CPU.
         CapabilityError: it serves no adapter of this rank and dtype.
     """
     from vllm import AsyncEngineArgs
 
     require_rows(spec)
+    require_one_head(spec)
     if on_cpu:
         require_no_states(spec.model_path, trust_remote_code=spec.trust_remote_code)
     _check_names(config, {field.name for field in fields(AsyncEngineArgs)})
@@ -82,6 +83,24 @@ def require_rows(spec: EngineSpec) -> None:
             f"{rows} rows of {spec.model_path} alone. Choose --engine embedded; or add the rows by rlhf sft "
             "--model.resize_embeddings first, and give the model that it exports",
             code="vllm/embeddings-too-large",
+        )
+
+
+def require_one_head(spec: EngineSpec) -> None:
+    """Refuse a model whose files hold another head than the embeddings that its config.json takes for it: the trainer
+    computes with the former, and vLLM with the latter.
+
+    Raises:
+        ConfigError: it is such a model.
+    """
+    from rlhf_torch.models.weight_files import holds_another_head
+
+    if holds_another_head(spec.model_path, trust_remote_code=spec.trust_remote_code):
+        raise ConfigError(
+            f'model {spec.model_path}: its config.json says "tie_word_embeddings": true, by which vLLM takes the '
+            "embeddings for the output head, and its files hold a head that differs, with which the trainer computes. "
+            'Write "tie_word_embeddings": false into its config.json.',
+            code="model/two-heads",
         )
 
 

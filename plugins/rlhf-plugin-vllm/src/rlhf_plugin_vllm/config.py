@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from rlhf_core import Config
-from rlhf_core.capabilities import SLEEP
+from rlhf_core.capabilities import SERVES_ADAPTERS, SLEEP
 from rlhf_core.typed_table import TYPED_TABLE
 
 OURS = {
@@ -95,6 +95,10 @@ class VllmEngineConfig(Config):
     def needed_by_options(self) -> frozenset[str]:
         """Return the need of a run that may sleep where a level is set."""
         return frozenset({SLEEP}) if self.sleep_level is not None else frozenset()
+
+    def excluded_by_options(self) -> frozenset[str]:
+        """Return what an engine cannot do that drops the base's weights, since updates bring factors alone."""
+        return frozenset({SERVES_ADAPTERS} if self.sleep_level == 2 else ())
 
     @field_validator("args")
     @classmethod

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rlhf_config import Layer
+from rlhf_cli.train import DEFAULTS
+from rlhf_config import Layer, read_toml, resolve_options
 from rlhf_config.checks.features import (
     aggregation_of,
     features_of,
@@ -12,8 +13,10 @@ from rlhf_config.checks.features import (
     spare_prompts,
     updates_per_batch,
 )
+from rlhf_config.train import TRAIN
 from rlhf_core import CapabilityError
 from rlhf_core.capabilities import BROUGHT_BY_OPTIONS
+from rlhf_core.plugins import load
 from rlhf_testing.errors import has_code
 
 ROOM = ("--rollout.max_length", "2048")
@@ -238,3 +241,85 @@ def test_what_would_read_tokens_of_images_as_text_is_refused_with_images(resolve
         check=has_code("config/conflicting-component"),
     ):
         resolved("--reward", "reads_tokens", "--model.vision", "eyes", "--engine", "takes_images")
+
+
+def run_of(**given):
+    values = {"model.path": "m", "data.train": ("rows.jsonl",), "reward.use": ("math",)}
+    layers = [read_toml(DEFAULTS, defaults=True), Layer.of_paths(values | given, "words")]
+    return resolve_options(layers, load(), TRAIN)
+
+
+RAY = {"runtime.name": "ray", "engine.name": "embedded"}
+
+
+@pytest.mark.parametrize("adapter", ["lora", "qlora"])
+def test_an_adapter_within_a_model_of_another_process_is_refused_before_anything_loads(adapter):
+    """``--check`` and ``--dry-run`` accepted it, and the engine refused it when the model had been loaded."""
+    with pytest.raises(CapabilityError, check=has_code("adapter/not-servable")) as caught:
+        run_of(**RAY, **{"actor.adapter": adapter})
+
+    for part in (f"adapter {adapter} needs 'serves_adapters'", "ray", "embedded", "merged"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        RAY,
+        RAY | {"actor.adapter": "lora", "actor.lora.serve": "merged"},
+        RAY | {"actor.adapter": "dora"},
+        RAY | {"engine.name": "vllm", "actor.adapter": "lora"},
+        {"runtime.name": "local", "engine.name": "embedded", "actor.adapter": "lora"},
+        # Engines never get a critic's adapter.
+        RAY | {"algo.advantage.estimator": "gae", "critic.adapter": "lora"},
+    ],
+)
+def test_what_an_engine_in_another_process_can_serve_is_accepted(given):
+    assert run_of(**given).one("engine.name").name == given["engine.name"]
+
+
+DEEP = {"backend.name": "deepspeed", "backend.deepspeed.deep_compile": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        (DEEP | {"actor.adapter": "dora"}, "deepspeed cannot be combined with 'model_adapter'"),
+        (
+            DEEP | {"backend.deepspeed.zero_stage": 1, "model.dtype": "bfloat16"},
+            "deepspeed cannot be combined with 'bfloat16_weights'",
+        ),
+        (
+            {
+                "runtime.name": "ray",
+                "engine.name": "vllm",
+                "engine.vllm.sleep_level": 2,
+                "runtime.sleep": "always",
+                "actor.adapter": "lora",
+            },
+            "lora needs 'serves_adapters'",
+        ),
+    ],
+)
+def test_what_was_refused_after_a_model_had_been_loaded_is_refused_by_its_options(given, part):
+    with pytest.raises(CapabilityError) as caught:
+        run_of(**given)
+
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        DEEP | {"backend.deepspeed.zero_stage": 2, "model.dtype": "bfloat16"},
+        {
+            "runtime.name": "ray",
+            "engine.name": "vllm",
+            "engine.vllm.sleep_level": 2,
+            "runtime.sleep": "always",
+            "actor.adapter": "dora",
+        },
+    ],
+)
+def test_what_goes_together_is_accepted(given):
+    run_of(**given)

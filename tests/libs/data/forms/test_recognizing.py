@@ -54,7 +54,7 @@ def test_the_form_is_said_in_one_line(read, caplog):
 
     read(ConversationColumns(), [{**SHAREGPT, "id": 1, "source": "x"}])
 
-    assert caplog.messages == ["data: ShareGPT conversations, 3 columns (rows.jsonl)"]
+    assert caplog.messages[0] == "data: ShareGPT conversations, 3 columns (rows.jsonl)"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from rlhf_data import ConversationColumns, LabeledColumns, PairColumns, StepLabe
 from rlhf_data.forms.form import RowKind
 from rlhf_data.forms.recognizing import AS_GIVEN
 from rlhf_data.forms.table import FORMS
+from rlhf_data.source import Unreadable
 
 
 def user(text):
@@ -315,3 +316,14 @@ def test_every_form_is_documented_with_a_row_that_is_taken_for_it(read):
     for name, row in documented():
         used = columns.get(forms[name].kind, ConversationColumns)
         assert read(used(), [row]).form.name == name
+
+
+def test_a_pair_without_the_conversation_that_it_answers_is_a_bad_row(read):
+    """In a file of pairs to ShareGPT conversations."""
+    turns = [{"from": "human", "value": "Hi"}]
+    both = {name: {"from": "gpt", "value": name} for name in ("chosen", "rejected")}
+
+    rows = list(read(PairColumns(), [{"conversations": turns, **both}, both]).source.scan())
+
+    assert isinstance(rows[1], Unreadable)
+    assert "expected a column 'conversations'; the row has chosen, rejected" in rows[1].reason

@@ -2,7 +2,11 @@
 
 import pytest
 
+from rlhf_cli.train import DEFAULTS
+from rlhf_config import Layer, read_toml, resolve_options
+from rlhf_config.train import TRAIN
 from rlhf_core import ConfigError
+from rlhf_core.plugins import load
 from rlhf_plugin_algorithms.filters.dynamic_sampling import DynamicSampling, DynamicSamplingConfig
 from rlhf_testing.errors import has_code
 
@@ -61,6 +65,44 @@ def test_what_shapers_took_away_counts_unless_a_reward_is_named(Row, columns, dy
 def test_a_reward_that_does_not_exist_is_refused_with_those_that_do(Row, columns, dynamic):
     with pytest.raises(ConfigError, match=r"'rigth'.*right", check=has_code("reward/unknown")):
         dynamic(columns(Row(rewards={"right": 1.0})), reward="rigth")
+
+
+def resolved(**given):
+    values = {"model.path": "m", "rollout.filters": ("dynamic_sampling",), **given}
+    layers = [read_toml(DEFAULTS, defaults=True), Layer.of_paths(values, "words")]
+    return resolve_options(layers, load(), TRAIN)
+
+
+NAMED = "rollout.dynamic_sampling.reward"
+ROWS = {"data.train": ("rows.jsonl",), "reward.use": ("exact_match", "math")}
+
+
+def test_a_reward_that_the_run_does_not_have_is_refused_before_it_starts():
+    """It was found at the first sample, when models had been loaded."""
+    with pytest.raises(ConfigError, check=has_code("reward/unknown")) as caught:
+        resolved(**ROWS, **{NAMED: "exact_mach"})
+
+    for part in (
+        "rollout.dynamic_sampling.reward exact_mach",
+        "Did you mean 'exact_match'?",
+        "Rewards: exact_match, math",
+    ):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ROWS | {NAMED: "math", "rollout.executor": "single_turn"},
+        # What an environment calls its rewards is known when it gives them.
+        {"env.use": ("tools",), NAMED: "its own", "env.tools.functions": ("math:sin",)},
+        {"env.use": ("tools",), **ROWS, NAMED: "its own", "env.tools.functions": ("math:sin",)},
+    ],
+)
+def test_a_reward_that_may_come_is_accepted(given):
+    found = resolved(**{"rollout.executor": "multi_turn", "rollout.max_length": 4096} | given)
+
+    assert found.one("rollout.filters").options.reward == given[NAMED]
 
 
 def test_a_group_with_an_unknown_reward_is_kept(Row, columns, dynamic):

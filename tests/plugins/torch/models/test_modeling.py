@@ -338,7 +338,7 @@ def test_weights_without_a_place_in_the_model_are_told_of(tmp_path, caplog):
 
 
 @pytest.mark.filterwarnings("ignore")  # Transformers advises to mend config.json
-def test_a_head_that_config_json_ties_by_mistake_keeps_its_weights(tmp_path):
+def test_a_head_that_config_json_ties_by_mistake_keeps_its_weights(tmp_path, caplog):
     folder = _edited(write_tiny_model(tmp_path / "m", tied=False), tie_word_embeddings=True)
     weights = load_file(folder / "model.safetensors")
 
@@ -351,6 +351,21 @@ def test_a_head_that_config_json_ties_by_mistake_keeps_its_weights(tmp_path):
     torch.testing.assert_close(
         model.model.embed_tokens.weight[:100], weights["model.embed_tokens.weight"], atol=0, rtol=0
     )
+    assert "hold an output head that differs from the embeddings" in caplog.text
+    caplog.clear()
+    load_causal_lm(str(write_tiny_model(tmp_path / "right", tied=False)), dtype="float32")
+    assert not caplog.text
+
+
+def test_a_head_that_is_not_there_is_said_to_be_the_embeddings_maybe(tmp_path):
+    folder = _edited(write_tiny_model(tmp_path / "m", tied=True), tie_word_embeddings=False)
+
+    with pytest.raises(
+        ConfigError,
+        match=r'first is lm_head.*write "tie_word_embeddings": true',
+        check=has_code("model/weights-missing"),
+    ):
+        load_causal_lm(str(folder), dtype="float32")
 
 
 def test_code_that_comes_with_a_model_is_not_run(tmp_path):

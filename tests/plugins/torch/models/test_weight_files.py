@@ -6,13 +6,13 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rlhf_core import ConfigError
 from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
-from rlhf_torch.models.weight_files import stored_weights, weight_files
+from rlhf_torch.models.weight_files import holds_another_head, stored_weights, weight_files
 
 
 @pytest.fixture
@@ -75,3 +75,26 @@ def test_an_index_that_cannot_be_read_is_refused(tmp_path, text):
         ConfigError, match=r"index\.json", check=has_code("model/weights-unreadable")
     ):
         weight_files(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("ties", "head", "differs"),
+    [
+        (True, "other", True),
+        (True, "same", False),
+        (True, None, False),
+        (False, "other", False),
+    ],
+)
+def test_a_head_that_a_config_passes_over_is_found(tmp_path, ties, head, differs):
+    folder = write_tiny_model(tmp_path / "m", hidden_size=16, num_layers=1, num_heads=2)
+    weights = load_file(folder / "model.safetensors")
+    embeddings = weights["model.embed_tokens.weight"]
+    if head is not None:
+        weights["lm_head.weight"] = embeddings + (head == "other")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": ties}))
+
+    assert holds_another_head(str(folder)) is differs
+    assert not holds_another_head(str(tmp_path / "nowhere"))

@@ -12,6 +12,7 @@ from rlhf_core.capabilities import (
     ENDLESS_TASKS,
     EXPERT_ROUTES,
     FIX,
+    IN_PROCESS,
     OFF_POLICY,
     REPLAYS_ROUTES,
     RETURNING_PROMPTS,
@@ -186,8 +187,31 @@ def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
     chosen = _chosen(without_idle_critic(selections, labels), labels)
     rollout, features = run.rollout, features_of(run, selections)
     capabilities.check(chosen, features, rollout.n_samples_per_prompt, rollout.max_staleness)
+    check_shared(selections, labels)
     if run.algo.correction.replay_routes:
         check_routes(selections, labels)
+
+
+def check_shared(selections: Selections, labels: Labels) -> None:
+    """Refuse an adapter that an engine would serve within the trainer's own model, where the runtime has the engine in
+    another process.
+
+    Raises:
+        CapabilityError: names adapter, engine and runtime, and what to change.
+    """
+    (engine,), (runtime,) = selections["engine.name"], selections["runtime.name"]
+    able, places = engine.registered.component.provides, runtime.registered.component.provides
+    if SHARES_WEIGHTS not in able or IN_PROCESS in places:
+        return
+    for adapter in selections["actor.adapter"]:
+        if needed := sorted(adapter.needs & able & _OF_ENGINES):
+            raise CapabilityError(
+                f"{labels('actor.adapter')} {adapter.name} needs {needed[0]!r}: {labels('engine.name')} {engine.name} "
+                f"has it within the trainer's model alone, which {labels('runtime.name')} {runtime.name} has in "
+                "another process. Choose another --engine, or a --runtime that has both in one process, or have the "
+                "adapter merged into the weights that the engine gets (its option serve, if it has one).",
+                code="adapter/not-servable",
+            )
 
 
 def check_routes(selections: Selections, labels: Labels) -> None:
@@ -206,12 +230,17 @@ def check_routes(selections: Selections, labels: Labels) -> None:
 
 
 def check_dtypes(model: ModelConfig, selections: Selections, labels: Labels) -> None:
-    """Refuse components that exclude each other, or the parameters' dtype, in a command without other capabilities.
+    """Refuse components that exclude each other, an adapter, or the parameters' dtype, in a command without other
+    capabilities.
 
     Raises:
         CapabilityError: names the component, and what to change.
     """
-    brought = frozenset({BFLOAT16_WEIGHTS} if model.dtype == "bfloat16" else ())
+    found = {
+        BFLOAT16_WEIGHTS: model.dtype == "bfloat16",
+        "model_adapter": bool(selections["actor.adapter"]),
+    }
+    brought = frozenset(name for name, present in found.items() if present)
     chosen = _chosen(selections, labels)
     capabilities.check_excluded(chosen, brought.union(*(one.provides for one in chosen)))
 

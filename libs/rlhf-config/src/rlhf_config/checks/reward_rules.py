@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 
 from rlhf_core.capabilities import JUDGES_REWARDS, NO_ADVANTAGES, REWARDS_EPISODES
@@ -30,9 +31,33 @@ def missing_reward(selections: Selections, labels: Labels) -> Iterator[ConfigErr
         )
 
 
+def unknown_rewards(selections: Selections, labels: Labels) -> Iterator[ConfigError]:
+    """Yield the problem of each component that asks for a reward which the run does not have.
+
+    An environment, or an executor that rewards, gives rewards whose names are known once it has: with one any will do.
+    """
+    (executor,) = selections["rollout.executor"]
+    if selections["env.use"] or REWARDS_EPISODES in executor.registered.component.provides:
+        return
+    names = [chosen.name for chosen in selections["reward.use"]]
+    for selection in (one for found in selections.values() for one in found):
+        for name, option in sorted(selection.options.rewards_named().items()):
+            if name in names:
+                continue
+            close = difflib.get_close_matches(name, names, n=1)
+            near = f" Did you mean {close[0]!r}?" if close else ""
+            yield ConfigError(
+                f"{labels(f'{selection.section}.{option}')} {name}: {selection.name} reads the reward {name!r}, which "
+                f"this run does not have.{near}\n  Rewards: {', '.join(names) or 'none'}. Name one of them, or add it: "
+                f"--reward {' '.join([*names, name])}.",
+                code="reward/unknown",
+            )
+
+
 def reward_rules(run: RunConfig, selections: Selections, labels: Labels) -> Iterator[ConfigError]:
     """Yield the problems of rewards that teach nothing, and of a KL in rewards, or filters on them, that nothing learns
     from."""
+    yield from unknown_rewards(selections, labels)
     rewards = selections["reward.use"]
     weights = [chosen.reward.weight for chosen in rewards if chosen.reward is not None]
     if weights and not any(weights) and not selections["env.use"]:

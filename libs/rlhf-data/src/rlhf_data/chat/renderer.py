@@ -327,6 +327,15 @@ class TokenizerRenderer:
         """The template's tokens behind an answer, through the one that ends a turn; none if no token is special."""
         return self._turns.end_of_turn
 
+    @property
+    def closing(self) -> list[int]:
+        """The tokens with which the policy ends a turn: ``end_of_turn``, or, of a template that ends none, the special
+        token by which the user's next turn begins; none if there is neither.
+
+        Source: the fine-tuning script of GLM-4, which learns ``<|user|>`` behind the last answer.
+        """
+        return self._turns.end_of_turn or self._turns.next_opening
+
     @cached_property
     def generation_prompt(self) -> str:
         """Text that the template writes at the start of the policy's turn; empty if it cannot be determined."""

@@ -81,11 +81,9 @@ class ChatTurns:
         """The template's token that ends an answer which a question follows, if the question begins right behind it by
         the token that begins answers too (``<|end|>`` of gpt-oss, whose last answer ends with ``<|return|>``)."""
         try:
-            asked, behind = (self._show([USER], reply=reply).text for reply in (False, True))
-            following = self._after_a_question([USER], ())[:2]
+            begun, following = self._opening_of_answers, self._after_a_question([USER], ())[:2]
         except DataError:
             return []
-        begun = self._texts.encode([ControlText(text=behind.removeprefix(asked))])[0][:1]
         is_end = following[:1] != begun and begun == following[1:]
         return following[:1] if is_end and self._special.issuperset(following) else []
 
@@ -105,6 +103,23 @@ class ChatTurns:
         except DataError:
             return False
         return _RESULT in text.partition(STAND_IN)[0]
+
+    @cached_property
+    def next_opening(self) -> list[int]:
+        """The special token by which the user's turn begins, where the template writes none behind an answer (GLM-4):
+        the policy then ends its turn by writing it. None where it writes an end, or begins a turn with a plain word, or
+        with the token that begins answers too, which says of no turn that it is over."""
+        if self.end_of_turn:
+            return []
+        opening = self._following((*_OPENING, USER), reply=False, tools=())[:1]
+        is_mark = self._special.issuperset(opening) and opening != self._opening_of_answers
+        return opening if is_mark else []
+
+    @cached_property
+    def _opening_of_answers(self) -> list[int]:
+        """The first token that the template writes where an answer is to begin; none if it writes nothing there."""
+        asked, behind = (self._show([USER], reply=reply).text for reply in (False, True))
+        return self._texts.encode([ControlText(text=behind.removeprefix(asked))])[0][:1]
 
     def between(
         self,

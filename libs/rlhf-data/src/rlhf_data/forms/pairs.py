@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..rows import RowProblem
+from ..rows import RowProblem, no_column
 from ..source import Row
 from .answers import INSTRUCTION, PROMPT, has_prompt, instruction
 from .chats import (
@@ -77,7 +77,7 @@ def answered_pair(row: Row) -> Row:
     """Return a row with a conversation and two answers to it as one with prompt and answers of chat messages.
 
     Raises:
-        RowProblem: one of them is none, or as from ``chats.conversation``.
+        RowProblem: one of them is none, there is no conversation, or as from ``chats.conversation``.
     """
     both = {name: as_turns(row.get(name)) for name in _BOTH}
     for name, turns in both.items():
@@ -90,7 +90,10 @@ def answered_pair(row: Row) -> Row:
     answers = {
         name: turns if is_chat(turns) else messages_of(turns) for name, turns in both.items()
     }
-    return {**row, PROMPT: conversation(row)[MESSAGES], **answers}
+    asked_in = conversation(row).get(MESSAGES)
+    if asked_in is None:
+        raise no_column(row, "conversations", "It has what the two answers are given to.")
+    return {**row, PROMPT: asked_in, **answers}
 
 
 def other_answer(row: Row) -> Row:

@@ -16,9 +16,10 @@ from ..reading_log import log
 from ..source import Row, Source
 from .beside import TOOLS
 from .chats import decoded
-from .form import DataForm, RowKind, commands_for
+from .form import DataForm, RowKind, commands_for, unchanged
 from .formed_source import FormedRows, FormedSource, first_rows, with_names, without_label
 from .table import BY_NAME, FORMS
+from .unread import named_by, say_unread_columns, unread_columns
 
 AS_GIVEN = "columns"
 """Value of ``data.form`` with which rows are read by the options that name columns alone."""
@@ -48,11 +49,14 @@ class Recognized(Generic[ColumnsT]):
     """The way to rows with these columns; None: they have them."""
     num_columns: int = 0
     """Number of the columns of the first rows."""
+    unread: tuple[str, ...] = ()
+    """Columns of the first rows that nothing reads; none of prompts: rewards and environments get whole rows."""
 
     def say(self, option: str, spec: str) -> None:
-        """Log the form, if there is one."""
+        """Log the form, if there is one, and the columns that nothing reads."""
         if self.form is not None:
             say_form(self.form.name, self.num_columns, option, spec)
+        say_unread_columns(self.unread, self.columns, option, spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +130,7 @@ def recognized(
     given = _given(columns)
     wanted: str | None = getattr(columns, "form", None)
     if wanted == AS_GIVEN or getattr(columns, "template", None) is not None:
-        return Recognized(columns=columns)
+        return _as_given(rows, columns, kinds)
     if wanted is not None:
         form = _usable(BY_NAME[wanted], kinds, spec)
     else:
@@ -134,7 +138,7 @@ def recognized(
         if found is None:
             if not given:
                 _refuse_others(rows, kinds, place, spec)
-            return Recognized(columns=columns)
+            return _as_given(rows, columns, kinds)
         form = found
     as_prompts = form.kind not in kinds
     keys = {"prompt_key": "prompt"} if as_prompts else form.keys
@@ -143,19 +147,39 @@ def recognized(
     if getattr(columns, TOOLS_KEY, "") is None and form.kind in _WITH_TOOLS:
         update[TOOLS_KEY] = TOOLS
         extra.append(TOOLS)
-    return Recognized(
-        columns=columns.model_copy(update=update),
-        form=form,
-        rows=FormedRows(
-            form,
-            names=_names(form, given),
-            is_renamed=as_prompts or not form.is_own,
-            as_prompts=as_prompts,
-            extra=extra,
-            label_counts=wanted is None,
-        ),
-        num_columns=len({name for row in rows for name in row}),
+    formed_rows = FormedRows(
+        form,
+        names=_names(form, given),
+        is_renamed=as_prompts or not form.is_own,
+        as_prompts=as_prompts,
+        extra=extra,
+        label_counts=wanted is None,
     )
+    found_columns = columns.model_copy(update=update)
+    return Recognized(
+        columns=found_columns,
+        form=form,
+        rows=formed_rows,
+        num_columns=len({name for row in rows for name in row}),
+        unread=()
+        if as_prompts or form.kind is RowKind.PROMPTS
+        else unread_columns(
+            rows,
+            named_by(found_columns, without=COLUMN_OPTIONS),
+            tuple(form.keys.values()),
+            formed_rows.made,
+        ),
+    )
+
+
+def _as_given(
+    rows: Sequence[Row], columns: ColumnsT, kinds: Sequence[RowKind]
+) -> Recognized[ColumnsT]:
+    """Return how rows are read by the options that name columns alone."""
+    unread = (
+        () if RowKind.PROMPTS in kinds else unread_columns(rows, named_by(columns), (), unchanged)
+    )
+    return Recognized(columns=columns, unread=unread)
 
 
 def check_name(name: str | None) -> FormName | None:

@@ -238,30 +238,37 @@ class ChatSpans:
 
     @cached_property
     def _marks(self) -> Mapping[bool, str]:
-        """The marks that go behind a last answer and, under True, behind last calls; empty where the template ends its
-        turns itself."""
-        ended = self._mark_behind({"role": "user", "content": "Hello"}, ())
-        if not ended:
+        """The marks that go behind a last answer and, under True, behind last calls, by which the policy learns to stop
+        (``<|user|>`` and ``<|observation|>`` of GLM); empty where the template ends its turns itself."""
+        renderer = self._renderer
+        try:
+            closing = [] if renderer.end_of_turn else renderer.closing
+        except DataError:  # the row says it
+            closing = []
+        if not closing:
             return {False: "", True: ""}
-        call = {"id": "call00000", "name": "look", "arguments": {}}
-        result = {"role": TOOL, "content": "Hello", "name": "look", "tool_call_id": "call00000"}
-        return {False: ended, True: self._mark_behind(result, [call]) or ended}
+        ended = renderer.decode(closing, skip_special_tokens=False)
+        return {False: ended, True: self._mark_behind_calls() or ended}
 
-    def _mark_behind(self, following: Message, calls: Sequence[Any]) -> str:
-        """Return the special token of ``following`` at which the turn before it stops, in templates that end no turn
-        otherwise (``<|user|>`` and ``<|observation|>`` of GLM). One that begins answers too says of no turn that it is
-        over."""
-        said: Message = {"role": ASSISTANT, "content": MARK}
-        answer = {**said, "tool_calls": calls} if calls else said
+    def _mark_behind_calls(self) -> str:
+        """Return the special token by which the result of a call begins, right behind it; empty: there is none, or
+        answers begin with it too."""
+        call = {"id": "call00000", "name": "look", "arguments": {}}
+        result: Message = {
+            "role": TOOL,
+            "content": "Hello",
+            "name": "look",
+            "tool_call_id": "call00000",
+        }
+        answer: Message = {"role": ASSISTANT, "content": MARK, "tool_calls": [call]}
         through: list[Message] = [{"role": "user", "content": "Hello"}, answer]
         try:
             shown = self._renderer.render_text(through, reply=False)
-            whole = self._renderer.render_text([*through, following], reply=False)
+            whole = self._renderer.render_text([*through, result], reply=False)
         except DataError:
             return ""
-        has_end = not calls and self._ends.search(shown.partition(MARK)[2])
         found = self._ends.match(whole, len(shown)) if whole.startswith(shown) else None
-        if has_end or found is None or self._renderer.generation_prompt.startswith(found.group()):
+        if found is None or self._renderer.generation_prompt.startswith(found.group()):
             return ""
         return found.group()
 

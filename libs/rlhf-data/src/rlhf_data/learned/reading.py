@@ -131,7 +131,7 @@ def read_rows(
         gathered = Gathered.of(account)
         gathered.check(options, option, side)
         if not side.is_evaluated:
-            gathered.say_forms(option, [split_name(one)[1] for one in sets])
+            gathered.say_forms(option, [split_name(one)[1] for one in sets], reading.columns)
             gathered.say_unread(option)
         log.info("%s: the tokens of these rows are those of %s", option, folder / key)
         return gathered.rows(option, stored)

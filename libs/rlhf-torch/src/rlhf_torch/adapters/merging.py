@@ -143,15 +143,20 @@ def _separate_shared(wrapped: nn.Module) -> None:
             layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
 
 
-def settle_ties(model: PreTrainedModel) -> None:
-    """Share the matrix of embedding and head again if the two are equal; else note in the config that they differ."""
+def settle_ties(model: PreTrainedModel) -> bool:
+    """Share the matrix of embedding and head again if the two are equal; else note in the config that they differ.
+
+    Returns:
+        Whether the config tied two that differ.
+    """
     head = model.get_output_embeddings()
     configs = [model.config.get_text_config(), model.config]
     if head is None or not any(getattr(each, TIE, False) for each in configs):
-        return
+        return False
     embeddings = model.get_input_embeddings()
     if torch.equal(embeddings.weight, head.weight):
         head.weight = embeddings.weight
-    else:
-        for each in configs:
-            setattr(each, TIE, False)
+        return False
+    for each in configs:
+        setattr(each, TIE, False)
+    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -144,12 +144,8 @@ def load_model(
         raise ConfigError(_is_reward_model(path), code="model/is-a-reward-model")
     missing = set(info["missing_keys"])
     head = set() if needs_head else missing & _head_names(model)
-    if lacking := sorted(missing - head) + sorted(map(str, info["mismatched_keys"])):
-        raise ConfigError(
-            f"{path}: the weights do not fit its config.json: {len(lacking)} parameters would start from random "
-            f"values, the first is {lacking[0]}. Expected the weights of a whole causal language model.",
-            code="model/weights-missing",
-        )
+    lacking = sorted(missing - head) + sorted(map(str, info["mismatched_keys"]))
+    _refuse_lacking(path, lacking, model if needs_head else None)
     if writes and needs_head and (unused := sorted(info["unexpected_keys"])):
         log.warning(
             "model %s: %s of the tensors in its files have no place in %s, so they are not trained or exported; the "
@@ -162,10 +158,37 @@ def load_model(
     if unpacked:
         settle_unpacked(path, model, as_dtype(dtype))
     # Of a config.json that ties them by mistake Transformers keeps both, until it ties weights again for new rows.
-    settle_ties(model)
+    if settle_ties(model) and writes and needs_head:
+        log.warning(
+            'model %s: its config.json says "tie_word_embeddings": true, and its files hold an output head that '
+            "differs from the embeddings: the two are computed, trained and exported apart. A program that goes by the "
+            "config.json has the embeddings as its head: set the entry to false there",
+            path,
+        )
     if rows is not None:
         add_rows(model, rows)
     return Loaded(model, bool(head))
+
+
+def _refuse_lacking(path: str, lacking: Sequence[str], model: PreTrainedModel | None) -> None:
+    """Refuse a folder that lacks parameters.
+
+    Args:
+        model: the model, whose output head is among them maybe; None: nobody needs that.
+
+    Raises:
+        ConfigError: it lacks some.
+    """
+    if not lacking:
+        return
+    tied = ""
+    if model is not None and set(lacking) <= _head_names(model):
+        tied = ' If its output head is its embeddings, write "tie_word_embeddings": true into its config.json.'
+    raise ConfigError(
+        f"{path}: the weights do not fit its config.json: {len(lacking)} parameters would start from random "
+        f"values, the first is {lacking[0]}. Expected the weights of a whole causal language model.{tied}",
+        code="model/weights-missing",
+    )
 
 
 def add_rows(model: PreTrainedModel, rows: int) -> None:
@@ -204,7 +227,8 @@ def verified(
 
 def _head_names(model: PreTrainedModel) -> set[str]:
     """Return the names of the output head's parameters."""
-    ids = {id(parameter) for parameter in model.get_output_embeddings().parameters()}
+    head = model.get_output_embeddings()
+    ids = {id(parameter) for parameter in (() if head is None else head.parameters())}
     named = model.named_parameters(remove_duplicate=False)
     return {name for name, parameter in named if id(parameter) in ids}
 

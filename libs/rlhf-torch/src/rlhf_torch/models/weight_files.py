@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from transformers import AutoConfig
 from transformers.utils import cached_file
 
 from rlhf_core import ConfigError
@@ -17,6 +18,8 @@ from rlhf_core.outside.json_reader import parse_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+_EMBEDDINGS = re.compile(r"(?:^|\.)(?:embed_tokens|wte|embed_in|word_embeddings)\.weight")
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.weight")
 PICKLED = re.compile(r"pytorch_model.*\.bin")
 
 
@@ -80,6 +83,35 @@ def stored_weights(path: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]
         raise ConfigError(
             f"model {path}: its weights cannot be read: {error}", code="model/weights-unreadable"
         ) from error
+
+
+def holds_another_head(path: str, *, trust_remote_code: bool = False) -> bool:
+    """Return whether a config.json says that embedding and head are one matrix (``tie_word_embeddings``), while the
+    files hold two that differ. Transformers 5 then computes with both, and who goes by the config with one.
+
+    False where there is no config, or no weights in safetensors: whoever loads them says what is wrong.
+    """
+    try:
+        config: Any = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except Exception:  # of any type: the config may have code of its own
+        return False
+    if not getattr(config, "tie_word_embeddings", False):
+        return False
+    places: dict[re.Pattern[str], tuple[Path, str]] = {}
+    for file in weight_files(path):
+        with safe_open(str(file), framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - the file is no mapping
+                places |= {one: (file, name) for one in (_EMBEDDINGS, _HEAD) if one.search(name)}
+    if len(places) < 2:
+        return False
+    embeddings, head = (_tensor(*places[one]) for one in (_EMBEDDINGS, _HEAD))
+    return not torch.equal(embeddings, head)
+
+
+def _tensor(file: Path, name: str) -> Tensor:
+    with safe_open(str(file), framework="pt") as tensors:
+        found: Tensor = tensors.get_tensor(name)
+        return found
 
 
 def model_file(path: str, name: str) -> Path | None:

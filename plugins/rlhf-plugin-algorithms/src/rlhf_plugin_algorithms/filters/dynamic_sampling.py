@@ -5,6 +5,8 @@ The loop draws other prompts in place of those that are dropped.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config, ConfigError
@@ -31,6 +33,10 @@ class DynamicSamplingConfig(Config):
         if self.low >= self.high:
             raise ValueError(f"low is {self.low:g}, expected less than high = {self.high:g}")
         return self
+
+    def rewards_named(self) -> Mapping[str, str]:
+        """The reward that counts."""
+        return {} if self.reward is None else {self.reward: "reward"}
 
 
 class DynamicSampling:

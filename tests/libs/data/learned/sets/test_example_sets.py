@@ -178,4 +178,5 @@ def test_the_form_of_a_set_is_said_once_where_a_share_is_held_out(
 
     sets_of(form, [write_rows(rows_of(form, range(20)))], fraction=0.3)
 
-    assert len([record for record in caplog.records if record.name == "rlhf_data.reading_log"]) == 1
+    said = [record for record in caplog.records if record.name == "rlhf_data.reading_log"]
+    assert [record.funcName for record in said] == ["say_form", "say_unread_columns"]

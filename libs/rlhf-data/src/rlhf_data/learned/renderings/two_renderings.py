@@ -146,7 +146,7 @@ class TwoRenderings:
 
     def _require_same_answers(self, own: LearnedTokens, other: LearnedTokens) -> None:
         """Refuse turns whose tokens differ, but for the last one where it is the end of the turn in both."""
-        ends = [renderer.end_of_turn[-1:] for renderer in self._renderers]
+        ends = [renderer.closing[-1:] for renderer in self._renderers]
         for number, both in enumerate(zip(own.turns, other.turns, strict=True), start=1):
             ids = [
                 one.token_ids[slice(*turn)].tolist()

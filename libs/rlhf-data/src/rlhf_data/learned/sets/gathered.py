@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.errors import DataError
 
 from ...chat.control_words import InertWords
 from ...forms.recognizing import FormedSet, say_form
+from ...forms.unread import say_unread_columns
 from ...held_out.sides import Hashes, Side, number_of
 from ...row_images import SeenRows, unread_images, warn_of_unread
 from ...rows import BadRow, RowProblem, bad_row_error, describe_skipped
@@ -44,6 +46,8 @@ class LearnedSet:
     """Number of the columns of its first rows."""
     unread: str | None = None
     """Where its rows have images, for a model that reads text alone; None: the first rows have none."""
+    unread_columns: tuple[str, ...] = ()
+    """Columns of its first rows that nothing reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +130,10 @@ class Gathered:
         found._inert = InertWords(rows, tuple(words), first)
         rows, shown = account["order"]
         found._order = TurnOrder(rows=rows, shown=tuple(shown))
-        found._sets = [LearnedSet(**one) for one in account["sets"]]
+        found._sets = [
+            LearnedSet(**{**one, "unread_columns": tuple(one.get("unread_columns", ()))})
+            for one in account["sets"]
+        ]
         return found
 
     def account(self) -> dict[str, Any]:
@@ -150,6 +157,7 @@ class Gathered:
             form=None if form is None else form.name,
             num_columns=opened.found.num_columns,
             unread=unread_images(source),
+            unread_columns=opened.found.unread,
         )
         self._sets.append(begun)
         self.seen.append(SeenRows(source, 0))
@@ -158,15 +166,17 @@ class Gathered:
         """Say of each set whose rows have images that a model that reads text alone does without them."""
         warn_of_unread(option, (one.unread for one in self._sets))
 
-    def say_forms(self, option: str, sets: Sequence[str]) -> None:
-        """Log the form of each set.
+    def say_forms(self, option: str, sets: Sequence[str], columns: BaseModel) -> None:
+        """Log the form of each set, and the columns that nothing reads.
 
         Args:
             sets: the sets as the user wrote them.
+            columns: options that name columns.
         """
         for one, spec in zip(self._sets, sets, strict=True):
             if one.form is not None:
                 say_form(one.form, one.num_columns, option, spec)
+            say_unread_columns(one.unread_columns, columns, option, spec)
 
     def add(
         self,

@@ -116,7 +116,7 @@ def _teacher_rendering(run: DistillOptions, student: TokenizerRenderer) -> Other
 
 def _ends(student: TokenizerRenderer, teacher: TokenizerRenderer) -> tuple[int, int] | None:
     """Return the last tokens of the ends of turns of both templates; None where they are one, or there is none."""
-    own, other = student.end_of_turn, teacher.end_of_turn
+    own, other = student.closing, teacher.closing
     if not own or not other or own[-1] == other[-1]:
         return None
     vocabulary = vocabulary_of(student.tokenizer)
