@@ -50,7 +50,7 @@ def off_policy_mask(
         rollout_logprobs: of the sampler.
         threshold: ``delta`` of the paper, positive, in nats per token.
 
-    Source: DeepSeek-AI 2025 (DeepSeek-V3.2), arXiv:2512.02556, equation 9. TRL's mask is equal.
+    Source: DeepSeek-AI 2025 (DeepSeek-V3.2), arXiv:2512.02556. TRL's mask is equal.
     """
     behind = torch.where(action_mask, rollout_logprobs - policy_logprobs.detach(), 0.0).double()
     is_near = row_mean(behind, action_mask) <= threshold  # (B, 1)

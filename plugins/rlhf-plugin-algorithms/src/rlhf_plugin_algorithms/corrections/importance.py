@@ -9,7 +9,7 @@ a single token that the trainer finds almost impossible drops its whole sequence
 
 Source: truncation: Yao et al. 2025, https://fengyao.notion.site/off-policy-rl, after Ionides 2008; masks of tokens:
 Ling Team 2025 (IcePop), arXiv:2510.18855; masks of sequences: Liu et al. 2025, https://richardli.xyz/rl-collapse;
-divergence gates: OpenRLHF 0.11 and verl 0.9; veto: verl 0.6, ``rollout_token_veto_threshold``.
+divergence gates: OpenRLHF 0.11 and verl 0.9; veto: earlier releases of verl, ``rollout_token_veto_threshold``.
 """
 
 from __future__ import annotations

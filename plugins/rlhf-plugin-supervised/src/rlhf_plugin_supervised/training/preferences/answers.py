@@ -64,7 +64,7 @@ def pair_weights(
         logprobs: (sum of A,) of their tokens under the policy, in nats.
         sum_pi_squared: (sum of A,) sum over the vocabulary of the squared probabilities at the same places.
 
-    Source: Zhou et al. 2024 (WPO), arXiv:2406.11827, equation 2, with sampled alignment. TRL's ``use_weighting`` is
+    Source: Zhou et al. 2024 (WPO), arXiv:2406.11827, with sampled alignment. TRL's ``use_weighting`` is
     equal.
     """
     aligned = answer_sums(rows, logprobs - np.log(sum_pi_squared)).numpy()  # (B,)
