@@ -68,30 +68,51 @@ def naive_loss(model, reference, pairs, beta):
     return torch.stack(losses).mean()
 
 
-def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(folder):
-    """In the first update policy and reference agree, so the second one shows that the reference is the start."""
-    code = dpo(
-        *("--steps", "2", "--output", "run", "--train.batch_size", "16", "--optim", "sgd"),
-        *("--actor.sgd.lr", "1.0", "--actor.max_norm", "none", "--actor.warmup_ratio", "0"),
-        *("--preference.dpo.beta", "0.3", "--train.max_tokens_per_micro_batch", "40"),
-        *("--data.max_length", "40"),
-    )
+TWO_PLAIN_UPDATES = (
+    *("--steps", "2", "--output", "run", "--train.batch_size", "16", "--optim", "sgd"),
+    *("--actor.sgd.lr", "1.0", "--actor.max_norm", "none", "--actor.warmup_ratio", "0"),
+)
 
-    assert code == 0
-    reference = AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32)
-    model = AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32)
+
+def plain_models():
+    """The model at the start, twice: to be updated, and as the reference."""
+    return (AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32) for _ in range(2))
+
+
+def check_plain_updates(model, loss_of, *, loss=1e-6, weights=2e-6):
+    """Do the run's two updates with a plain model, and compare losses and weights.
+
+    Args:
+        loss_of: computes the loss of an update's rows with the model as it is.
+        loss: largest difference of losses.
+        weights: largest difference of weights.
+    """
     found = records(Path("run"), "metrics")
     for step in range(2):
-        loss = naive_loss(model, reference, PAIRS, 0.3)
+        expected = loss_of()
         model.zero_grad()
-        loss.backward()
-        assert found[step]["loss/preference"] == pytest.approx(loss.item(), abs=1e-6)
+        expected.backward()
+        assert found[step]["loss/preference"] == pytest.approx(expected.item(), abs=loss)
         with torch.no_grad():
             for weight in model.parameters():
                 weight -= weight.grad
     after = dict(AutoModelForCausalLM.from_pretrained("run/model").named_parameters())
     for name, weight in model.named_parameters():
-        torch.testing.assert_close(after[name], weight, atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(after[name], weight, atol=weights, rtol=1e-5)
+
+
+def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(folder):
+    """In the first update policy and reference agree, so the second one shows that the reference is the start."""
+    code = dpo(
+        *TWO_PLAIN_UPDATES,
+        *("--preference.dpo.beta", "0.3", "--train.max_tokens_per_micro_batch", "40"),
+        *("--data.max_length", "40"),
+    )
+
+    assert code == 0
+    model, reference = plain_models()
+    check_plain_updates(model, lambda: naive_loss(model, reference, PAIRS, 0.3))
+    found = records(Path("run"), "metrics")
     assert found[0]["preference/margin"] == pytest.approx(0.0, abs=1e-6)
     assert found[1]["preference/margin"] > 0.0
 
@@ -145,29 +166,15 @@ def test_tokens_beyond_the_shorter_answer_weigh_less_in_updates_and_held_out_row
     for name, pairs in (("pairs", UNEVEN), ("held_out", held_out)):
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, pairs)) + "\n")
     code = dpo(
-        *("--steps", "2", "--output", "run", "--train.batch_size", "16", "--optim", "sgd"),
-        *("--actor.sgd.lr", "1.0", "--actor.max_norm", "none", "--actor.warmup_ratio", "0"),
+        *TWO_PLAIN_UPDATES,
         *("--preference.dpo.beta", "0.3", "--train.max_tokens_per_micro_batch", "40"),
         *("--data.max_length", "40", "--preference.ld_alpha", "0.25"),
         *("--eval.data", "held_out.jsonl", "--eval.every", "1"),
     )
 
     assert code == 0
-    model, reference = (
-        AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32) for _ in range(2)
-    )
-    found = records(Path("run"), "metrics")
-    for step in range(2):
-        loss = naive_ld_loss(model, reference, UNEVEN, 0.3, 0.25)
-        model.zero_grad()
-        loss.backward()
-        assert found[step]["loss/preference"] == pytest.approx(loss.item(), abs=1e-6)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight -= weight.grad
-    after = dict(AutoModelForCausalLM.from_pretrained("run/model").named_parameters())
-    for name, weight in model.named_parameters():
-        torch.testing.assert_close(after[name], weight, atol=2e-6, rtol=1e-5)
+    model, reference = plain_models()
+    check_plain_updates(model, lambda: naive_ld_loss(model, reference, UNEVEN, 0.3, 0.25))
     with torch.no_grad():
         loss = naive_ld_loss(model, reference, held_out, 0.3, 0.25)
         plain = naive_loss(model, reference, held_out, 0.3)
@@ -198,8 +205,7 @@ def test_pairs_weigh_as_much_as_the_policy_would_have_written_them(folder):
     for name, pairs in (("pairs", UNEVEN), ("held_out", held_out)):
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, pairs)) + "\n")
     code = dpo(
-        *("--steps", "2", "--output", "run", "--train.batch_size", "16", "--optim", "sgd"),
-        *("--actor.sgd.lr", "1.0", "--actor.max_norm", "none", "--actor.warmup_ratio", "0"),
+        *TWO_PLAIN_UPDATES,
         *("--preference.dpo.beta", "0.3", "--train.max_tokens_per_micro_batch", "40"),
         *("--data.max_length", "40", "--preference.wpo"),
         *("--eval.data", "held_out.jsonl", "--eval.every", "1"),
@@ -207,31 +213,20 @@ def test_pairs_weigh_as_much_as_the_policy_would_have_written_them(folder):
 
     assert code == 0
     tokenizer = AutoTokenizer.from_pretrained("model")
-    model, reference = (
-        AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32) for _ in range(2)
-    )
+    model, reference = plain_models()
+    means = []
 
     def weighted(pairs):
         weights = [naive_weight(model, tokenizer, pair) for pair in pairs]
         losses = [naive_loss(model, reference, [pair], 0.3) for pair in pairs]
-        parts = [weight * loss for weight, loss in zip(weights, losses, strict=True)]
-        return sum(parts) / len(pairs), sum(weights) / len(pairs)
+        means.append(sum(weights) / len(pairs))
+        return sum(w * loss for w, loss in zip(weights, losses, strict=True)) / len(pairs)
 
-    found = records(Path("run"), "metrics")
-    for step in range(2):
-        loss, weight = weighted(UNEVEN)
-        model.zero_grad()
-        loss.backward()
-        assert found[step]["loss/preference"] == pytest.approx(loss.item(), rel=1e-4)
-        assert found[step]["preference/pair_weight"] == pytest.approx(weight, rel=1e-4)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= parameter.grad
-    after = dict(AutoModelForCausalLM.from_pretrained("run/model").named_parameters())
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(after[name], parameter, atol=1e-5, rtol=1e-4)
+    check_plain_updates(model, lambda: weighted(UNEVEN), loss=1e-5, weights=1e-5)
+    found = [step["preference/pair_weight"] for step in records(Path("run"), "metrics")]
+    assert found == pytest.approx(means, rel=1e-4)
     with torch.no_grad():
-        loss, _ = weighted(held_out)
+        loss = weighted(held_out)
     last = records(Path("run"), "eval")[-1]
     assert last["eval/loss"] == pytest.approx(loss.item(), rel=1e-4)
 
@@ -239,28 +234,15 @@ def test_pairs_weigh_as_much_as_the_policy_would_have_written_them(folder):
 @pytest.mark.parametrize("kind", ["aot", "aot_unpaired"])
 def test_pairs_are_matched_over_the_whole_update_however_it_is_cut(folder, kind):
     code = dpo(
-        *("--steps", "2", "--output", "run", "--train.batch_size", "16", "--optim", "sgd"),
-        *("--actor.sgd.lr", "1.0", "--actor.max_norm", "none", "--actor.warmup_ratio", "0"),
+        *TWO_PLAIN_UPDATES,
         *("--preference.loss", kind, f"--preference.{kind}.beta", "0.3"),
         *("--train.max_tokens_per_micro_batch", "40", "--data.max_length", "40"),
     )
 
     assert code == 0
-    model, reference = (
-        AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32) for _ in range(2)
-    )
-    found = records(Path("run"), "metrics")
-    for step in range(2):
-        loss = naive_matched_loss(model, reference.requires_grad_(False), PAIRS, kind)
-        model.zero_grad()
-        loss.backward()
-        assert found[step]["loss/preference"] == pytest.approx(loss.item(), abs=1e-6)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight -= weight.grad
-    after = dict(AutoModelForCausalLM.from_pretrained("run/model").named_parameters())
-    for name, weight in model.named_parameters():
-        torch.testing.assert_close(after[name], weight, atol=2e-6, rtol=1e-5)
+    model, reference = plain_models()
+    reference.requires_grad_(False)
+    check_plain_updates(model, lambda: naive_matched_loss(model, reference, PAIRS, kind))
 
 
 @pytest.mark.slow
