@@ -62,9 +62,12 @@ OBEYED = {
     "train.neftune_alpha": "--train.neftune_alpha 5",
     "actor.lr_schedule": "--actor.lr_schedule cosine",
     "actor.warmup_ratio": "--actor.warmup_ratio 1.0",
+    "actor.init_lr_ratio": "--actor.warmup_ratio 1.0 --actor.init_lr_ratio 0.5",
     "actor.min_lr_ratio": "--actor.lr_schedule cosine --actor.min_lr_ratio 0.5",
     "actor.max_norm": "--actor.max_norm 0.125",
     "actor.ema": "--actor.ema 0.5",
+    "ref.sync_every": "--ref.sync_every 1",
+    "ref.sync_alpha": "--ref.sync_every 1 --ref.sync_alpha 0.5",
 }
 """Option -> words with another value."""
 OTHERWISE = {
@@ -81,12 +84,13 @@ BOUND = ("seed", "model", "data", "train.batch_size", "actor.optim", "actor.adap
 BOUND += (*OPTIONS_OF_PARTS, "preference", "ranking", "teacher")
 OF_IMITATION = {"train.aggregation"}
 OF_SFT = {"train.loss", "train.label_smoothing", "train.neftune_alpha"}
+OF_PREFERENCES = {"ref.sync_every", "ref.sync_alpha"}
 LACKING = {
-    "sft": set(),
+    "sft": OF_PREFERENCES,
     "dpo": OF_IMITATION | OF_SFT,
-    "rm": OF_IMITATION | OF_SFT,
-    "prm": OF_IMITATION | OF_SFT,
-    "distill": OF_SFT,
+    "rm": OF_IMITATION | OF_SFT | OF_PREFERENCES,
+    "prm": OF_IMITATION | OF_SFT | OF_PREFERENCES,
+    "distill": OF_SFT | OF_PREFERENCES,
 }
 """Command -> options of others that it does not have."""
 UNSEEN = {
@@ -95,8 +99,11 @@ UNSEEN = {
     "train.max_skipped_updates",
     "actor.ema",
     "actor.max_norm",
+    "ref.sync_every",
+    "ref.sync_alpha",
 }
-"""Options that change no number of the third step: the norm of the gradient is that before it is cut."""
+"""Options that change no number of the third step: the norm of the gradient is that before it is cut, and weights that
+do not change are followed by no reference."""
 EVERY_CASE = [(c, path) for c in COMMANDS for path in OBEYED if path not in LACKING[c]]
 CASES = [
     pytest.param(*case, marks=() if case[0] == "sft" or number % 3 == 0 else pytest.mark.matrix)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rlhf_config import Layer, resolve
 from rlhf_core import Component, Config, hookimpl
+from rlhf_core.capabilities import IN_PROCESS
 from rlhf_core.contracts import Placement, RewardResult
 from rlhf_core.contracts.learner import LearnOutcome
 from rlhf_core.plugins import GROUP, Candidate, load, register
@@ -353,7 +354,9 @@ class SmallRun:
             return self.runtime
 
         found = {
-            "rlhf_runtimes": [Component(name="written_down", factory=runtime)],
+            "rlhf_runtimes": [
+                Component(name="written_down", factory=runtime, provides=frozenset({IN_PROCESS}))
+            ],
             "rlhf_rewards": [Component(name="letters", factory=lambda config: Letters(diary))],
             "rlhf_reward_shapers": [
                 Component(name="counting", factory=lambda config: Counting(diary))

@@ -4,8 +4,12 @@ import pytest
 from tests.forked_ranks import free_port
 
 from rlhf_core import ConfigError
-from rlhf_plugin_ray.cluster.joining import require_welcome
 from rlhf_testing.errors import has_code
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.scale
+
+from rlhf_plugin_ray.cluster.joining import require_welcome  # noqa: E402  (after importorskip)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ def test_state_that_cannot_be_cut_is_no_state_of_another_run(tmp_path):
         fragments=[Fragment(name="w", vector=0, offset=0, start=0, length=4)],
         masters=[master],
         optimizer=optimizer,
+        reference=[],
         tensor_parallel=1,
     )
 
