@@ -27,7 +27,7 @@ class _Bounds:
 
 
 def set_correction(source: SourceOptions, out: Outcome) -> None:
-    """Set the correction: weights (``rollout_is``), dropped tokens or sequences (``rollout_rs`` and, of earlier releases,
+    """Set the correction: weights (``rollout_is``), dropped tokens or sequences (``rollout_rs``, once also
     ``rollout_token_veto_threshold``), or none."""
     weights, drops, veto = _named(source, _IS), _named(source, _RS), source.value(_VETO)
     if source.flag(_BYPASS):
