@@ -119,7 +119,7 @@ def test_packed_rows_micro_batches_and_recomputed_layers_change_nothing(start, s
     torch.testing.assert_close(recomputed, whole, atol=0, rtol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
 )
