@@ -1,6 +1,6 @@
 # Options of examples/sglang_multiturn/run_qwen2.5-3b_gsm8k_multiturn.sh of verl b178a3c (January 2026), Apache-2.0.
 python3 -m verl.trainer.main_ppo \
-    --config-path=/work/wt/verl/examples/sglang_multiturn/config --config-name=gsm8k_multiturn_grpo \
+    --config-path=/home/me/verl/examples/sglang_multiturn/config --config-name=gsm8k_multiturn_grpo \
     algorithm.adv_estimator=grpo data.train_batch_size=256 data.max_prompt_length=1024 \
     data.max_response_length=1024 data.filter_overlong_prompts=True data.truncation=error \
     data.return_raw_chat=True actor_rollout_ref.model.path=Qwen/Qwen2.5-3B-Instruct \
@@ -24,5 +24,5 @@ python3 -m verl.trainer.main_ppo \
     "trainer.experiment_name=qwen2.5-3b_baseline_$(now)" trainer.n_gpus_per_node=8 trainer.nnodes=1 \
     trainer.save_freq=-1 trainer.test_freq=20 trainer.val_before_train=True \
     data.train_files=$HOME/data/gsm8k/train.parquet data.val_files=$HOME/data/gsm8k/test.parquet \
-    actor_rollout_ref.rollout.multi_turn.tool_config_path=/work/wt/verl/examples/sglang_multiturn/config/tool_config/gsm8k_tool_config.yaml \
+    actor_rollout_ref.rollout.multi_turn.tool_config_path=/home/me/verl/examples/sglang_multiturn/config/tool_config/gsm8k_tool_config.yaml \
     trainer.total_epochs=15
