@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import torch
-from torch import Tensor
 
+from ..training.updater import exchanged
 from .part_files import CutTraining
 
 
@@ -19,19 +18,7 @@ def move_average(training: CutTraining, decay: float | None) -> None:
         torch._foreach_lerp_(training.ema, masters, 1.0 - decay)
 
 
-@contextmanager
-def holding_average(training: CutTraining) -> Iterator[None]:
+def holding_average(training: CutTraining) -> AbstractContextManager[None]:
     """Have the model hold the moving average inside of the context, and its own weights again after it; a collective
     call."""
-    own = [vector.detach().clone() for vector in training.masters]
-    _hold(training, training.ema)
-    try:
-        yield
-    finally:
-        _hold(training, own)
-
-
-def _hold(training: CutTraining, values: Sequence[Tensor]) -> None:
-    for vector, value in zip(training.masters, values, strict=True):
-        vector.detach().copy_(value)
-    training.publish()
+    return exchanged(training.masters, training.ema, training.publish)
