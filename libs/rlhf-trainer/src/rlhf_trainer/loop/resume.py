@@ -14,10 +14,8 @@ from rlhf_core.storage.run_folder import AUTO, RESTART, RunFolder, complete
 
 from ..durable import checkpoint
 from ..durable.plugin_record import Record
-from ..durable.record_check import CheckedRecords, check_records
-from ..durable.records import Extent, RunningDigest
-from ..durable.typed_values import typed
-from .state import RunState
+from ..durable.records import CheckedRecords, Extent, RunningDigest, check_records
+from .state import RunState, typed
 
 FREE = ("resume", "output", "observers", "log", "checkpoint", "eval", "data.cache")
 """Options that a resumed run may change without a warning, but for binding ones among them."""

@@ -17,7 +17,7 @@ from rlhf_core.contracts.executor import FinishedGroup
 from rlhf_core.contracts.reward import RewardShaper, RolloutInfo, SampleFilter
 from rlhf_core.errors import EmptyStepsError
 
-from ..durable.ledger import Groups, Ledger, groups_of
+from ..durable.records import Groups, Ledger, groups_of
 from .episodes import EpisodeRunner
 from .prompts import Cursor
 from .reports import UNSHAPED, batch_metrics, staleness_metrics
