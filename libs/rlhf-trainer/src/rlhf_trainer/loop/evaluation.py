@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rlhf_config.checks.eval_names import full_name, powers_of_two, samples_at
 from rlhf_config.resolved import Selection
-from rlhf_config.run import EvalConfig, RunConfig
+from rlhf_config.run import RunConfig
 from rlhf_core.batch.metric import metric_values
 from rlhf_core.batch.token_columns import offsets_of
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
@@ -40,6 +40,7 @@ class Evaluator:
 
     sets: Mapping[str, Tasks]
     run_options: RunConfig
+    """``log.samples`` is the number of episodes of each set and temperature that are returned as text."""
     executor: RolloutExecutor
     groups: GroupPlayer | None
     """Player of groups in other processes; None: this process plays them, with ``executor`` and ``score``."""
@@ -49,24 +50,20 @@ class Evaluator:
     """Metrics of plugins, asked for each set and temperature."""
 
     @property
-    def options(self) -> EvalConfig:
-        return self.run_options.eval
-
-    @property
     def headline(self) -> str:
         """The mean reward of the first set at the first temperature."""
-        return full_name(next(iter(self.sets)), self.options.temperatures[0], "reward")
+        return full_name(next(iter(self.sets)), self.run_options.eval.temperatures[0], "reward")
 
     async def run(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Return ``eval/<set>/T<temperature>/<metric>`` for all sets and temperatures, and a few episodes of each as
         text, with set and temperature as ``eval``, such as ``held_out/T0``."""
+        threshold, renderer = self.run_options.eval.pass_threshold, self.context.renderer
         metrics: dict[str, float] = {}
         samples: list[dict[str, Any]] = []
         for name, tasks in self.sets.items():
-            for index, temperature in enumerate(self.options.temperatures):
+            for index, temperature in enumerate(self.run_options.eval.temperatures):
                 groups = await self._play(tasks, index, temperature, step)
                 batches = [group.batch for group in groups if group.batch is not None]
-                threshold, renderer = self.options.pass_threshold, self.context.renderer
                 values = summarize(batches, threshold) | _losses(groups)
                 if batches:
                     batch = TrajectoryColumns.concatenate(batches)
@@ -97,7 +94,9 @@ class Evaluator:
             ),
             seed_of=partial(eval_seed, self.run_options.seed, temperature_index),
             score=self.score,
-            samples_per_prompt=samples_at(temperature, self.options.n_samples, draws=draws),
+            samples_per_prompt=samples_at(
+                temperature, self.run_options.eval.n_samples, draws=draws
+            ),
             compared_share=0.0,
         )
         all_tasks = [tasks.task(index, EPOCH) for index in range(len(tasks))]

@@ -34,7 +34,6 @@ _FIX = (
     "with --rollout.max_refills, or wait longer with --train.max_empty_steps."
 )
 
-
 _NONE = np.empty(0, dtype=np.int64)
 
 
