@@ -62,7 +62,7 @@ from rlhf_plugin_ray.ranks.role import SharedBatches
 from rlhf_plugin_ray.rollouts.rollout_actor import RolloutActor
 from rlhf_plugin_ray.rollouts.rollout_pool import RolloutPool
 from rlhf_testing.fakes import FakeRenderer
-from rlhf_trainer.durable.ledger import Ledger
+from rlhf_trainer.durable.records import Ledger
 from rlhf_trainer.rollouts.episodes import EpisodeRunner
 from rlhf_trainer.rollouts.prompts import Cursor
 from rlhf_trainer.rollouts.source import RolloutSource

@@ -9,7 +9,7 @@ from tests.deadlines import HANG_S
 from rlhf_core.contracts import RolloutContext, SamplingParams, Task, Uid
 from rlhf_core.rng import seed_of
 from rlhf_testing.fakes import FakeEngine, FakeRenderer
-from rlhf_trainer.durable.ledger import Ledger, replay
+from rlhf_trainer.durable.records import Ledger, replay
 from rlhf_trainer.rollouts.episodes import EpisodeRunner
 from rlhf_trainer.rollouts.prompts import Cursor
 from rlhf_trainer.rollouts.source import RolloutSource

@@ -287,7 +287,7 @@ EPISODES = {
     "rlhf_plugin_endpoint/executor.py:_check": [AGENT + "silent"],
     "rlhf_plugin_endpoint/routes.py:_model": [AGENT + "misnamed"],
     "rlhf_plugin_endpoint/routes.py:_with_effort": [AGENT + "eager"],
-    "rlhf_trainer/learning/penalty_check.py:has_penalty_counted": [
+    "rlhf_trainer/learning/advantages.py:has_penalty_counted": [
         "train --algo.kl.mode reward --algo.kl.coef 0.1 --estimator blind.py:blind"
     ],
     "rlhf_trainer/learning/learner.py:require_agreement": ["train --rollout.max_mismatch 1e-12"],

@@ -12,7 +12,7 @@ import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_testing.tiny import write_tiny_model
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 
 from .forked_runs import metrics_without_times, run_in_a_fork, weights_digest
 

@@ -13,7 +13,7 @@ import pytest
 from tests.cases import one_in
 
 from rlhf_plugin_local.engine.batch import Batch
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 from rlhf_trainer.loop.rl_trainer import RLTrainer
 
 from .forked_runs import QUIET, run_in_a_fork

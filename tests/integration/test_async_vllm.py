@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from tests.cases import one_in
 
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 
 from .forked_runs import metrics_without_times, train_in_a_fork, weights_digest, write_workspace
 

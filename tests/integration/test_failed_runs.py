@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 
 from .forked_runs import (
     CONFIG,

@@ -10,7 +10,7 @@ import pytest
 from tests.cases import one_in
 
 from rlhf_core.storage.faults import PHASES
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 from rlhf_trainer.loop.rl_trainer import RLTrainer
 
 from .forked_runs import (

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from rlhf_testing.tiny import write_tiny_model
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 
 from .forked_runs import QUIET, check_that_killed_runs_resume, records
 

@@ -14,7 +14,7 @@ import pytest
 from tests.deadlines import HANG_S, PATIENT_S
 from tests.integration.test_scale_learning import started_with
 
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 
 pytest.importorskip("ray")
 pytest.importorskip("vllm")

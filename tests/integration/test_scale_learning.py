@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 from tests.deadlines import HANG_S, PATIENT_S
 
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 
 pytest.importorskip("ray")
 pytest.importorskip("vllm")

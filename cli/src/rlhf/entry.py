@@ -31,7 +31,7 @@ from rlhf_config import (
 from rlhf_core import ConfigError, RLHFError
 from rlhf_core.contracts import RunResult
 from rlhf_core.plugins import Plugins, load
-from rlhf_trainer.loop.control import Control
+from rlhf_trainer.loop.run_kind import Control
 
 from .callbacks import StepRecorder, add_callback
 from .display import NotebookView, notebook

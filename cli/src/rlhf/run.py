@@ -12,8 +12,8 @@ from typing import Any
 from rlhf_config import ResolvedOptions
 from rlhf_core import ConfigError
 from rlhf_core.contracts import RunResult
-from rlhf_trainer.loop.control import Control
 from rlhf_trainer.loop.interrupts import Interrupts
+from rlhf_trainer.loop.run_kind import Control
 from rlhf_trainer.loop.state import RatedState, RunState
 
 from .callbacks import DoneStep, StepRecorder

@@ -166,7 +166,7 @@ def _weight_index(data: bytes, folder: Path) -> None:
 
 
 def _ledger(data: bytes, folder: Path) -> None:
-    from rlhf_trainer.durable.ledger import _record
+    from rlhf_trainer.durable.records import _record
 
     try:
         _record(data)

@@ -4,7 +4,7 @@ import json
 import re
 from datetime import datetime
 
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 
 from .conftest import SMALL_RUN
 

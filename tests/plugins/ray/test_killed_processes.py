@@ -13,7 +13,7 @@ import time
 import pytest
 from tests.deadlines import HANG_S
 
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 
 from .conftest import COMPONENTS
 from .records import books_of, seconds_until_noted, train_here

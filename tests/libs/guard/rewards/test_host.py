@@ -14,9 +14,8 @@ from tests.deadlines import HANG_S, PATIENT_S
 from rlhf_core import RewardError
 from rlhf_core.problem import ProblemKind
 from rlhf_guard.rewards import host as host_module
-from rlhf_guard.rewards.host import RewardHost
+from rlhf_guard.rewards.host import RewardHost, WorkerThread
 from rlhf_guard.rewards.process import SAMPLES_AT_ONCE, WorkerProcess
-from rlhf_guard.rewards.thread import WorkerThread
 from rlhf_testing.errors import has_code
 
 pytestmark = pytest.mark.usefixtures("no_process_left")

@@ -9,7 +9,7 @@ import pytest
 from rlhf_core.errors import RLHFError, StorageError
 from rlhf_testing.errors import has_code
 from rlhf_trainer.durable.records import CHUNK_BYTES, AppendedFile, Extent, RunningDigest
-from rlhf_trainer.durable.typed_values import typed
+from rlhf_trainer.loop.state import typed
 
 
 def extent_of(content: bytes) -> Extent:

@@ -7,8 +7,7 @@ import pytest
 from rlhf_core.contracts import Uid
 from rlhf_core.errors import CheckpointError
 from rlhf_testing.errors import has_code
-from rlhf_trainer.durable.ledger import Ledger, groups_of, replay
-from rlhf_trainer.durable.records import RunningDigest
+from rlhf_trainer.durable.records import Ledger, RunningDigest, groups_of, replay
 
 A, B = {(0, 1): 4}, {(0, 2): 4}
 

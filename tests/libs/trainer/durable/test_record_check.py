@@ -3,8 +3,7 @@
 import pytest
 
 from rlhf_core.storage.run_folder import RunFolder
-from rlhf_trainer.durable.record_check import check_records
-from rlhf_trainer.durable.records import RunningDigest
+from rlhf_trainer.durable.records import RunningDigest, check_records
 
 CONTENT = b'{"step": 1}\n{"step": 2}\n'
 

@@ -9,7 +9,7 @@ from rlhf_core.contracts import Advantages
 from rlhf_core.math import reward_to_go, rewards_by_turn, whiten
 from rlhf_testing.conformance.reward_batches import Row, mixed_rows, reward_batch
 from rlhf_testing.errors import has_code
-from rlhf_trainer.learning.penalty_check import PenaltyChecked
+from rlhf_trainer.learning.advantages import PenaltyChecked
 
 ESTIMATORS = list(plugin_loader.load("").registries["rlhf_advantage_estimators"])
 

@@ -5,8 +5,7 @@ import math
 import pytest
 
 from rlhf_config.common import CheckpointConfig
-from rlhf_trainer.loop.best import evaluated_on, note_best
-from rlhf_trainer.loop.state import RunState
+from rlhf_trainer.loop.state import RunState, evaluated_on, note_best
 
 A, B = "eval/a", "eval/b"
 

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_core import Component, ConfigError, PluginError, ResumeError
 from rlhf_testing.errors import has_code
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 
 STEPS = {"train": {"steps": 6}, "checkpoint": {"every": 1}, "data": {"sampler": "longest"}}
 AUTO = {"resume": {"checkpoint": "auto"}}

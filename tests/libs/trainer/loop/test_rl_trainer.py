@@ -11,7 +11,7 @@ from rlhf_core import Component, EmptyStepsError, RolloutError
 from rlhf_core.batch.metric import Metric
 from rlhf_core.contracts import Trajectory, Turn
 from rlhf_testing.errors import has_code
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 
 FILTERED = {"rollout": {"filters": ["drop_until"], "drop_until": {"until": 1}, "max_refills": 1}}
 KL = {"algo": {"kl": {"mode": "loss", "estimator": "k3", "coef": 0.5}}}

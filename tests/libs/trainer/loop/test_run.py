@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_core import ConfigError, PluginError, ResumeError, RolloutError
 from rlhf_testing.errors import has_code
-from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.durable.records import replay
 from rlhf_trainer.loop.state import LoopState
 
 EVERY_STEP = {"checkpoint": {"every": 1}}

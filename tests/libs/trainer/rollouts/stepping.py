@@ -13,7 +13,7 @@ from rlhf_core.plugins import load
 from rlhf_core.rng import seed_of
 from rlhf_guard.rewards.panel import SampleScore
 from rlhf_testing.fakes import EOS_ID, FakeRenderer
-from rlhf_trainer.durable.ledger import Ledger, replay
+from rlhf_trainer.durable.records import Ledger, replay
 from rlhf_trainer.rollouts.episodes import EpisodeRunner
 from rlhf_trainer.rollouts.prompts import Cursor
 from rlhf_trainer.rollouts.source import RolloutSource

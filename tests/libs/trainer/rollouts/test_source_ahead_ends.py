@@ -8,8 +8,7 @@ import pytest
 
 from rlhf_core.errors import RolloutError
 from rlhf_testing.errors import has_code
-from rlhf_trainer.durable.ledger import Ledger, replay
-from rlhf_trainer.durable.records import RunningDigest
+from rlhf_trainer.durable.records import Ledger, RunningDigest, replay
 from rlhf_trainer.rollouts.prompts import Cursor
 from rlhf_trainer.rollouts.source import Ahead
 

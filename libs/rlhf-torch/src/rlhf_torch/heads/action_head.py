@@ -9,7 +9,7 @@ products, in the dtype of the matmuls, and is spared that matmul. ``k`` counts t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -61,8 +61,10 @@ def action_scores(
     """
     parameters = [p for p in lm.model.get_output_embeddings().parameters() if p.requires_grad]
     ids = targets[:, None] if others is None else torch.cat([targets[:, None], others], dim=1)
-    asked = _Asked(temperature, others_temperature or temperature, with_mean)
-    logprobs, entropies, means = _ChunkedHead.apply(hidden, ids, lm, asked, chunk, *parameters)  # type: ignore[no-untyped-call]
+    temperatures = (temperature, others_temperature or temperature)
+    logprobs, entropies, means = _ChunkedHead.apply(  # type: ignore[no-untyped-call]
+        hidden, ids, lm, temperatures, with_mean, chunk, *parameters
+    )
     return ActionScores(
         logprobs=logprobs[:, 0],
         entropies=entropies,
@@ -71,48 +73,39 @@ def action_scores(
     )
 
 
-class _Asked(NamedTuple):
-    """The numbers that are wanted at each action."""
-
-    temperature: float
-    others_temperature: float
-    with_mean: bool
-
-    @property
-    def splits(self) -> bool:
-        """Whether the tokens beside the action have a temperature of their own."""
-        return self.others_temperature != self.temperature
-
-
 class _ChunkedHead(torch.autograd.Function):
+    """``temperatures`` are those of the action and of the tokens beside it."""
+
     @staticmethod
     def forward(
         ctx: Any,
         hidden: Tensor,
         ids: Tensor,
         lm: CausalLM,
-        asked: _Asked,
+        temperatures: tuple[float, float],
+        with_mean: bool,
         chunk: int,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         logprobs = torch.empty(ids.shape, dtype=torch.float32, device=hidden.device)  # (M, 1 + k)
         entropies, logsumexps, means = logprobs.new_empty(3, len(hidden))
-        form = lm.logit_form._replace(temperature=asked.temperature)
+        form, others_form = (lm.logit_form._replace(temperature=each) for each in temperatures)
+        splits = others_form.temperature != form.temperature
         is_one_chunk = len(hidden) <= chunk and any(ctx.needs_input_grad)
         ctx.kept = None
         for start in range(0, len(hidden), chunk):
             span = slice(start, start + chunk)
-            products = _Products.of(lm, hidden[span], with_graph=is_one_chunk)
+            products = _products(lm, hidden[span], with_graph=is_one_chunk)
             if is_one_chunk:
                 ctx.kept = products
-            raw = products.raw.detach()
-            if asked.with_mean:
+            raw = products[1].detach()
+            if with_mean:
                 logits = form.apply(raw)
                 means[span] = lm.mean_of_sampled(logits) - logits.logsumexp(-1)
-            if asked.splits:
-                logits = form._replace(temperature=asked.others_temperature).apply(raw)
+            if splits:
+                logits = others_form.apply(raw)
                 logprobs[span, 1:] = logits.log_softmax(-1).gather(1, ids[span, 1:])
-            own = slice(0, 1) if asked.splits else slice(None)
+            own = slice(0, 1) if splits else slice(None)
             if hidden.is_cuda:
                 scores = head_scores(raw, ids[span, own], form)
                 logprobs[span, own], entropies[span], logsumexps[span] = scores
@@ -121,7 +114,7 @@ class _ChunkedHead(torch.autograd.Function):
             logprobs[span, own] = all_logprobs.gather(1, ids[span, own])
             entropies[span] = -expected(all_logprobs.exp(), all_logprobs)
         ctx.save_for_backward(hidden, ids, entropies, logsumexps, *parameters)
-        ctx.lm, ctx.form, ctx.chunk, ctx.asked = lm, form, chunk, asked
+        ctx.lm, ctx.form, ctx.chunk, ctx.temperatures = lm, form, chunk, temperatures
         ctx.set_materialize_grads(False)
         return logprobs, entropies, means
 
@@ -140,7 +133,7 @@ class _ChunkedHead(torch.autograd.Function):
         for start in range(0, len(hidden), ctx.chunk):
             span = slice(start, start + ctx.chunk)
             # Computed again: the products of all chunks would be the largest arrays of the step.
-            leaf, raw = ctx.kept or _Products.of(ctx.lm, hidden[span], with_graph=True)
+            leaf, raw = ctx.kept or _products(ctx.lm, hidden[span], with_graph=True)
             ctx.kept = None
             with torch.enable_grad():
                 products = raw if is_fused else ctx.form.apply(raw)
@@ -158,7 +151,7 @@ class _ChunkedHead(torch.autograd.Function):
                 grad_products = _grad_of_products(
                     products.detach(),
                     ids[span],
-                    ctx.asked,
+                    ctx.temperatures,
                     None if grad_logprobs is None else grad_logprobs[span],
                     None if grad_entropies is None else (grad_entropies[span], entropies[span]),
                 )
@@ -181,36 +174,30 @@ class _ChunkedHead(torch.autograd.Function):
             None if grad is None else grad.to(parameter.dtype)
             for grad, parameter in zip(grads, parameters, strict=True)
         ]
-        return grad_hidden, None, None, None, None, *typed
+        return grad_hidden, None, None, None, None, None, *typed
 
 
-class _Products(NamedTuple):
-    """The output head's products with the hidden states of a chunk."""
-
-    leaf: Tensor
-    """(m, D) the hidden states, cut off from the model."""
-    raw: Tensor
-    """(m, V)"""
-
-    @classmethod
-    def of(cls, lm: CausalLM, hidden: Tensor, *, with_graph: bool) -> _Products:
-        leaf = hidden.detach().requires_grad_(with_graph)
-        with torch.set_grad_enabled(with_graph):
-            return cls(leaf, lm.raw_logits(leaf))
+def _products(
+    lm: CausalLM, hidden: Float[Tensor, "m D"], *, with_graph: bool
+) -> tuple[Float[Tensor, "m D"], Float[Tensor, "m V"]]:
+    """Return the hidden states of a chunk, cut off from the model, and the output head's products with them."""
+    leaf = hidden.detach().requires_grad_(with_graph)
+    with torch.set_grad_enabled(with_graph):
+        return leaf, lm.raw_logits(leaf)
 
 
 def _grad_of_products(
     logits: Float[Tensor, "m V"],
     ids: Int[Tensor, "m j"],
-    asked: _Asked,
+    temperatures: tuple[float, float],
     grad_logprobs: Float[Tensor, "m j"] | None,
     entropy: tuple[Float[Tensor, " m"], Float[Tensor, " m"]] | None,
 ) -> Float[Tensor, "m V"]:
     """Return dL/ds (m, V) for s = ``logits``, of the actions' log-probs, the entropies, and the others' log-probs."""
-    if not asked.splits or grad_logprobs is None:
+    ratio = temperatures[0] / temperatures[1]
+    if ratio == 1.0 or grad_logprobs is None:
         return _grad_of_logits(logits, ids, grad_logprobs, entropy)
     grad = _grad_of_logits(logits, ids[:, :1], grad_logprobs[:, :1], entropy)
-    ratio = asked.temperature / asked.others_temperature
     return grad.add_(
         _grad_of_logits(logits * ratio, ids[:, 1:], grad_logprobs[:, 1:], None), alpha=ratio
     )

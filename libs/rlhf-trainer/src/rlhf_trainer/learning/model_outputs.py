@@ -65,7 +65,10 @@ async def ask_models(
     elif "logprobs" in statistics:
         columns["old_logprobs"] = statistics["logprobs"]
     if demands.reference:
-        columns["ref_logprobs"] = await reference_logprobs(batch, roles)
+        # A role of its own or, without one, the policy as its adapter began.
+        separate = roles.get(REFERENCE)
+        asking = separate.logprobs if separate is not None else roles[POLICY].base_logprobs
+        columns["ref_logprobs"] = await asking(batch)
     if demands.teacher_logprobs:
         columns["teacher_logprobs"] = await roles[TEACHER].logprobs(batch)
     if demands.critic:
@@ -80,15 +83,6 @@ async def ask_models(
         teacher_top=await roles[TEACHER].top_tokens(batch, top) if top else None,
         observed={name: column for name, column in statistics.items() if name == "entropy"},
     )
-
-
-async def reference_logprobs(
-    batch: TrajectoryColumns, roles: Mapping[str, RoleHandle]
-) -> NDArray[np.float32]:
-    """(sum of A,) log-probs under the reference: a role of its own or, without one, the policy as its adapter began."""
-    if REFERENCE in roles:
-        return await roles[REFERENCE].logprobs(batch)
-    return await roles[POLICY].base_logprobs(batch)
 
 
 def has_logprobs(batch: TrajectoryColumns) -> NDArray[np.bool_]:

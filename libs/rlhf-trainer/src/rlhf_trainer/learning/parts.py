@@ -23,8 +23,8 @@ from rlhf_data.responses import load_responses
 from rlhf_data.tokenizer import eos_token_ids
 
 from ..rollouts.images import image_reader
+from .advantages import PenaltyChecked
 from .demands import Demands
-from .penalty_check import PenaltyChecked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,24 +33,22 @@ from ..durable import checkpoint
 from ..durable.plugin_record import append_to_history, record_of, report_changes
 from ..durable.records import RecordFile, RunningDigest
 from ..durable.run_log import Notes, run_log
-from .best import evaluated_on, note_best
-from .control import Control
-from .exporting import export_models
 from .interrupts import Interrupts
-from .listeners import Loggers, Observers, build_observers, observe
+from .listeners import Loggers, Observers, build_loggers, build_observers, observe
 from .old_objects import OldObjects
 from .restore import restore_observers
 from .resume import ResumePoint, StateT, find_resume_point
 from .run_kind import (
+    Control,
     FinishedStep,
     OwnRecord,
     RunKind,
     Trainer,
-    WholeStep,
+    export_models,
     go_back,
     headline_of,
 )
-from .state import Best
+from .state import Best, evaluated_on, note_best
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +81,10 @@ def drive(
             log.warning("%s", caution)
         if resolved.run.resume.checkpoint == RESTART and (earlier := folder.set_run_aside()):
             log.info("starts over; the files of the run that was here are kept in %s", earlier)
-        loggers = Loggers.of(resolved)
+        told = resolved.run.log
+        loggers = Loggers(
+            build_loggers(resolved), samples_every=told.samples_every, wait_s=told.wait_s
+        )
         observers = Observers(build_observers(resolved))
         inputs = input_digests(resolved.inputs)
         point = find_resume_point(resolved, folder, kind.resuming)
@@ -166,7 +167,7 @@ class _Run(Generic[RunT, StateT]):
         log.info(self.config.checkpoint.described(evaluates=headline_of(trainer) is not None))
         self._tell("run_start", run=info)
         self.loggers.start(info)
-        self.whole = self._whole_step(trainer)
+        self._keep_whole_step(trainer)
         try:
             return await self._go_on(trainer, old_objects)
         except (Exception, SystemExit) as error:
@@ -184,13 +185,13 @@ class _Run(Generic[RunT, StateT]):
                     return await self._stop(trainer, reason)
             old_objects.step_begins()
             self._record_step(await trainer.step())
-            self.whole = self._whole_step(trainer)
+            self._keep_whole_step(trainer)
             last = self._is_over(trainer)
             is_best, bests = False, self.state.bests
             if _is_due(self.state.step, self.config.eval.every) or last:
                 is_best = await self._evaluate(trainer)
                 last = self._is_over(trainer)
-                self.whole = self._whole_step(trainer)
+                self._keep_whole_step(trainer)
             if self._checkpoint_is_due() or is_best or (last and self.config.checkpoint.at_end):
                 await self._save_if_possible(trainer, bests)
             if (reason := self._stop_reason()) and not last:
@@ -222,7 +223,8 @@ class _Run(Generic[RunT, StateT]):
     async def _stop(self, trainer: Trainer, reason: str) -> RunResult:
         """Save what is not saved, and return the result of a run that can be resumed."""
         if self.saved_step != self.state.step:
-            await self._save(trainer, self._whole_step(trainer))
+            self._keep_whole_step(trainer)
+            await self._save(trainer)
         return self._result("interrupted", f"stopped by {reason}; continue with --resume auto")
 
     def _checkpoint_is_due(self) -> bool:
@@ -306,30 +308,32 @@ class _Run(Generic[RunT, StateT]):
         options, headline = self.config.checkpoint, headline_of(trainer)
         return note_best(self.state, values, options, self.evaluated_on, headline)
 
-    def _whole_step(self, trainer: Trainer) -> WholeStep:
-        """Return what is now between two steps. The trainer replaces what its state holds, so a copy of it stays so."""
+    def _keep_whole_step(self, trainer: Trainer) -> None:
+        """Keep what is now between two steps, for a checkpoint that may be written of it later."""
         self.state.observers = self.observers.state()
-        return WholeStep(
-            state=copy.copy(self.state),
-            extents={name: record.extent for name, record in self.records.items()},
-            changes={
-                name: getattr(role, "changes", None) for name, role in trainer.saved_roles.items()
-            },
-        )
+        # The trainer replaces what its state holds, so a copy of it stays so.
+        self.whole = copy.copy(self.state)
+        """The state at the last whole step."""
+        self.extents = {name: record.extent for name, record in self.records.items()}
+        """The length of each record there, by file name."""
+        self.changes = {
+            name: getattr(role, "changes", None) for name, role in trainer.saved_roles.items()
+        }
+        """See ``go_back``."""
 
     async def _save_after(self, error: BaseException, trainer: Trainer) -> None:
         """Save the last whole step of a run that failed, if it is not saved and the roles still have it or undo what
         came later."""
-        step = self.whole.state.step
+        step = self.whole.step
         if step == self.saved_step or isinstance(error, CheckpointError):
             return
         fate = checkpoint.how_far_back(step, self.saved_step, time.perf_counter() - self.saved_at)
         try:
-            if not await go_back(trainer, self.whole.changes):
+            if not await go_back(trainer, self.changes):
                 changed = f"step {step + 1} failed when weights may have changed"
                 log.warning("%s, so step %s could not be saved: %s", changed, step, fate)
                 return
-            await self._save(trainer, self.whole)
+            await self._save(trainer)
         except (Exception, SystemExit) as second:  # the run fails with the first error
             log.warning("step %s could not be saved: %s\n  %s", step, headline(second), fate)
             if not isinstance(second, RLHFError):
@@ -340,7 +344,7 @@ class _Run(Generic[RunT, StateT]):
     async def _save_if_possible(self, trainer: Trainer, bests_before: list[Best]) -> None:
         """Save the last whole step, or go on without it where that cannot be written and an option says so."""
         try:
-            await self._save(trainer, self.whole)
+            await self._save(trainer)
         except CheckpointError as error:
             cause = error.__cause__
             failed_write = cause is not None and reason_of(cause) is not None
@@ -349,10 +353,11 @@ class _Run(Generic[RunT, StateT]):
             log.warning("%s The run goes on (--checkpoint.on_write_error skip)", error)
             self.saved_at = time.perf_counter()
             self.state.bests = bests_before
-            self.whole = self._whole_step(trainer)
+            self._keep_whole_step(trainer)
 
-    async def _save(self, trainer: Trainer, whole: WholeStep) -> None:
-        step = whole.state.step
+    async def _save(self, trainer: Trainer) -> None:
+        """Write the checkpoint of the last whole step, which the roles still have."""
+        step = self.whole.step
         for record in self.records.values():
             record.sync()
 
@@ -361,14 +366,14 @@ class _Run(Generic[RunT, StateT]):
                 await role.save(target / name)
             fault_point("save", step)
 
-        state = whole.state.to_json() | {
+        state = self.whole.to_json() | {
             "config": json.loads(json.dumps(self.resolved.tree)),
             "made_with": record_of(self.plugins, self.inputs),
-            "records": {name: asdict(extent) for name, extent in whole.extents.items()},
+            "records": {name: asdict(extent) for name, extent in self.extents.items()},
         }
         path = await checkpoint.save(self.folder.checkpoints, step, state, fill)
         self.saved_step, self.saved_at = step, time.perf_counter()
-        bests = [best.step for best in whole.state.bests]
+        bests = [best.step for best in self.whole.bests]
         checkpoint.retain(self.folder.checkpoints, self.config.checkpoint.keep, bests)
         self._tell("checkpoint_saved", step=step, path=path)
 

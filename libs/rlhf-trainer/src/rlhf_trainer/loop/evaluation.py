@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rlhf_config.checks.eval_names import full_name, powers_of_two, samples_at
 from rlhf_config.resolved import Selection
-from rlhf_config.run import EvalConfig
+from rlhf_config.run import RunConfig
 from rlhf_core.batch.metric import metric_values
 from rlhf_core.batch.token_columns import offsets_of
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
@@ -33,73 +33,54 @@ EPOCH = -1
 """The epoch in the uids of evaluation samples."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """Results of one evaluation."""
-
-    metrics: Mapping[str, float]
-    samples: Sequence[Mapping[str, Any]] = ()
-    """A few of its episodes as text, each with set and temperature as ``eval``, such as ``held_out/T0``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Evaluator:
     """Runs every held-out set at every temperature. Prompts and seeds are the same at each call, so differences between
     evaluations come from the weights alone."""
 
     sets: Mapping[str, Tasks]
-    options: EvalConfig
+    run_options: RunConfig
+    """``log.samples`` is the number of episodes of each set and temperature that are returned as text."""
     executor: RolloutExecutor
     groups: GroupPlayer | None
     """Player of groups in other processes; None: this process plays them, with ``executor`` and ``score``."""
     context: RolloutContext
     score: ScoreRequests | None
-    seed: int
-    num_texts: int
-    """Episodes of each set and temperature that are returned as text."""
     metrics: Sequence[NamedMetric]
     """Metrics of plugins, asked for each set and temperature."""
 
     @property
     def headline(self) -> str:
         """The mean reward of the first set at the first temperature."""
-        return full_name(next(iter(self.sets)), self.options.temperatures[0], "reward")
+        return full_name(next(iter(self.sets)), self.run_options.eval.temperatures[0], "reward")
 
-    async def run(self, step: int) -> Evaluated:
-        """Return ``eval/<set>/T<temperature>/<metric>`` for all sets and temperatures, and a few episodes of each."""
+    async def run(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Return ``eval/<set>/T<temperature>/<metric>`` for all sets and temperatures, and a few episodes of each as
+        text, with set and temperature as ``eval``, such as ``held_out/T0``."""
+        threshold, renderer = self.run_options.eval.pass_threshold, self.context.renderer
         metrics: dict[str, float] = {}
         samples: list[dict[str, Any]] = []
         for name, tasks in self.sets.items():
-            for index, temperature in enumerate(self.options.temperatures):
+            for index, temperature in enumerate(self.run_options.eval.temperatures):
                 groups = await self._play(tasks, index, temperature, step)
                 batches = [group.batch for group in groups if group.batch is not None]
-                values = summarize(batches, self.options.pass_threshold) | _losses(groups)
-                values |= self._measured(batches, name, temperature, values)
+                values = summarize(batches, threshold) | _losses(groups)
+                if batches:
+                    batch = TrajectoryColumns.concatenate(batches)
+                    if self.metrics:
+                        episodes = episodes_of(
+                            batch,
+                            renderer.decode,
+                            set_name=name,
+                            temperature=temperature,
+                            pass_threshold=threshold,
+                        )
+                        values |= measured(self.metrics, episodes, values)
+                    texts = sample_texts(batch, self.run_options.log.samples, renderer)
+                    samples += [{"eval": f"{name}/T{temperature:g}", **text} for text in texts]
                 for metric, value in values.items():
                     metrics[full_name(name, temperature, metric)] = value
-                if batches and self.num_texts:
-                    batch = TrajectoryColumns.concatenate(batches)
-                    texts = sample_texts(batch, self.num_texts, self.context.renderer)
-                    samples += [{"eval": f"{name}/T{temperature:g}", **text} for text in texts]
-        return Evaluated(metrics=metrics, samples=samples)
-
-    def _measured(
-        self,
-        batches: Sequence[TrajectoryColumns],
-        name: str,
-        temperature: float,
-        taken: Mapping[str, float],
-    ) -> dict[str, float]:
-        if not batches or not self.metrics:
-            return {}
-        episodes = episodes_of(
-            TrajectoryColumns.concatenate(batches),
-            self.context.renderer.decode,
-            set_name=name,
-            temperature=temperature,
-            pass_threshold=self.options.pass_threshold,
-        )
-        return measured(self.metrics, episodes, taken)
+        return metrics, samples
 
     async def _play(
         self, tasks: Tasks, temperature_index: int, temperature: float, step: int
@@ -111,9 +92,11 @@ class Evaluator:
             context=replace(
                 self.context, sampling=replace(self.context.sampling, temperature=temperature)
             ),
-            seed_of=partial(eval_seed, self.seed, temperature_index),
+            seed_of=partial(eval_seed, self.run_options.seed, temperature_index),
             score=self.score,
-            samples_per_prompt=samples_at(temperature, self.options.n_samples, draws=draws),
+            samples_per_prompt=samples_at(
+                temperature, self.run_options.eval.n_samples, draws=draws
+            ),
             compared_share=0.0,
         )
         all_tasks = [tasks.task(index, EPOCH) for index in range(len(tasks))]

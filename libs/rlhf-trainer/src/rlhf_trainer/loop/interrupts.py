@@ -6,7 +6,7 @@ process that exists for its command alone (``own_process``) ends ``LEAVE_S`` lat
 what it had started, as after a SIGKILL.
 
 Python hands signals to the main thread alone. In another thread nothing is caught, and whoever started the run there
-passes requests on (``control``).
+passes requests on (``run_kind.Control``).
 """
 
 from __future__ import annotations

@@ -56,17 +56,6 @@ class Loggers:
         self._samples_every = samples_every
         self._wait_s = wait_s
 
-    @classmethod
-    def of(cls, resolved: ResolvedOptions[Any]) -> Loggers:
-        """Return the loggers that a configuration names, with its ``log`` options.
-
-        Raises:
-            RLHFError: a logger cannot be built, as ``build_loggers`` says.
-        """
-        options = resolved.run.log
-        loggers = build_loggers(resolved)
-        return cls(loggers, samples_every=options.samples_every, wait_s=options.wait_s)
-
     def start(self, run: RunInfo) -> None:
         """Start the threads, and tell the loggers of the run."""
         run = replace(run, config=without_credentials(run.config))

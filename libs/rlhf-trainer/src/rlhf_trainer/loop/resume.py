@@ -14,22 +14,15 @@ from rlhf_core.storage.run_folder import AUTO, RESTART, RunFolder, complete
 
 from ..durable import checkpoint
 from ..durable.plugin_record import Record
-from ..durable.record_check import CheckedRecords, check_records
-from ..durable.records import Extent, RunningDigest
-from ..durable.typed_values import typed
-from .state import RunState
+from ..durable.records import CheckedRecords, Extent, RunningDigest, check_records
+from .state import RunState, typed
 
 FREE = ("resume", "output", "observers", "log", "checkpoint", "eval", "data.cache")
 """Options that a resumed run may change without a warning, but for binding ones among them."""
 
 log = logging.getLogger(__name__)
 
-
 StateT = TypeVar("StateT", bound=RunState)
-
-
-def _depends_on_none(state: RunState, run: Any, changed: Collection[str]) -> None:
-    """Leave a state as it is that follows no option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +37,8 @@ class ResumeRules(Generic[StateT]):
     """Names of the records that such a run has beside its metrics and samples."""
     check_books: Callable[[RunFolder, StateT, Mapping[str, Extent]], None]
     """Compare the state with the records that go on, by file name. Raises ``CheckpointError``."""
-    adopt_options: Callable[[StateT, Any, Collection[str]], None] = _depends_on_none
-    """Let the state follow the run's options, of which those with these paths have changed."""
+    adopt_options: Callable[[StateT, Any, Collection[str]], None] | None = None
+    """Let the state follow the run's options, of which those with these paths have changed; None: it follows none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +89,8 @@ def find_resume_point(
         saved, state = _understood(values, path, rules)
         bound = (*rules.binding, *bound_sections(resolved))
         changed = _compare(saved.config, resolved.tree, path, bound, former_names(resolved))
-        rules.adopt_options(state, resolved.run, changed)
+        if rules.adopt_options is not None:
+            rules.adopt_options(state, resolved.run, changed)
         return _point(resolved, folder, path, saved, state, rules)
     except ResumeError:
         raise

@@ -21,8 +21,7 @@ from rlhf_core.math import adapted_entropy_coef, adapted_kl_coef
 from rlhf_core.storage.faults import fault_point
 from rlhf_core.storage.run_folder import RunFolder
 
-from ..durable.ledger import Ledger
-from ..durable.records import RecordFile, RunningDigest
+from ..durable.records import Ledger, RecordFile, RunningDigest
 from ..learning.roles import POLICY, REFERENCE, TEACHER
 from ..rollouts.prompts import Cursor
 from ..rollouts.reports import sample_texts
@@ -223,7 +222,9 @@ class RLTrainer:
                 "choose another name",
                 code="metric/name-taken",
             )
-        self._take_over(outcome)
+        self.state.version += outcome.policy_changed
+        self.state.supervised_taken = outcome.supervised_taken
+        self.state.skipped_updates = dict(outcome.skipped_updates)
         clock.record("score_s", outcome.score_s)
         clock.record("train_s", outcome.train_s)
         clock.lap()
@@ -235,10 +236,10 @@ class RLTrainer:
             return None
         if sleeping is not None:
             await sleeping.for_engine(self.state.version)
-        evaluation = await evaluator.run(self.state.step)
-        for sample in evaluation.samples:
+        metrics, samples = await evaluator.run(self.state.step)
+        for sample in samples:
             self._eval_samples.write({"step": self.state.step, **sample})
-        return evaluation.metrics
+        return metrics
 
     async def _deliver(self, clock: _Clock) -> None:
         """Hand the new weights to the engine, while no group is being played."""
@@ -291,11 +292,6 @@ class RLTrainer:
             skipped_updates=self.state.skipped_updates,
             lr_factors=dict(self.state.lr_factors),
         )
-
-    def _take_over(self, outcome: LearnOutcome) -> None:
-        self.state.version += outcome.policy_changed
-        self.state.supervised_taken = outcome.supervised_taken
-        self.state.skipped_updates = dict(outcome.skipped_updates)
 
     def _adapt_kl(self, values: dict[str, float], batch: TrajectoryColumns | None) -> None:
         kl = self._run.algo.kl

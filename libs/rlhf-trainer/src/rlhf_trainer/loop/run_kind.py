@@ -1,7 +1,9 @@
-"""The contract between the loop around every kind of run and one kind of run, such as ``rlhf train``."""
+"""The contracts of the loop around every kind of run: with one kind of run, such as ``rlhf train``, and with whoever
+steers a run from the same process, such as a notebook."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -9,8 +11,11 @@ from pathlib import Path
 from typing import Any, Generic, Protocol
 
 from rlhf_config.resolved import ResolvedOptions, RunT
+from rlhf_core.long_work import log_if_long
 from rlhf_core.plugins import Plugins
+from rlhf_core.storage.faults import fault_point
 from rlhf_core.storage.run_folder import RunFolder
+from rlhf_core.storage.writing import made_whole
 
 from ..durable.records import Extent, RunningDigest
 from .resume import ResumePoint, ResumeRules, StateT
@@ -114,32 +119,56 @@ class Trainer(Protocol):
         """Evaluate the present weights; None: the run has nothing to evaluate on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeStep:
-    """Contents of the checkpoint of a finished step beside the roles."""
-
-    state: RunState
-    """The state between steps."""
-    extents: Mapping[str, Extent]
-    """The length of each record, by file name."""
-    changes: Mapping[str, int | None]
-    """``RoleHandle.changes`` of each saved role, None for one that does not count them: while these are the same, the
-    roles are those of this step too."""
-
-
 def headline_of(trainer: Trainer) -> str | None:
     """Return the headline of a trainer; None for one that was written before trainers had any."""
     return getattr(trainer, "headline", None)
 
 
 async def go_back(trainer: Trainer, changes: Mapping[str, int | None]) -> bool:
-    """Return whether the roles are where ``WholeStep.changes`` was read, after undoing what came later if they can."""
+    """Return whether the roles are where they were, after undoing what came later if they can.
+
+    Args:
+        changes: ``RoleHandle.changes`` of each saved role then, None for one that does not count them. While these are
+            the same, so are the roles.
+    """
     for name, role in trainer.saved_roles.items():
         before, undo = changes[name], getattr(role, "undo", None)
         is_there = before == getattr(role, "changes", None)
         if before is None or not (is_there or (undo is not None and await undo(before))):
             return False
     return True
+
+
+async def export_models(exports: Sequence[Export], step: int) -> None:
+    """Write the models of a run's last step.
+
+    Raises:
+        StorageError: a model could not be written; nothing of it is left, and an earlier one under its name is.
+    """
+    for export in exports:
+        advice = "The last checkpoint has the model: --resume auto exports it"
+        with made_whole(export.folder, advice=advice) as temporary:
+            with log_if_long(f"writing the model to {export.folder}"):
+                await export.role.export(temporary, ema=export.ema)
+            fault_point("export", step)
+
+
+class Control(Protocol):
+    """Steers one run. The loop calls it from its own thread; it may be told what to do from others.
+
+    The loop stops at ``before_step`` as often as there are steps, with everything recorded that came before. There a
+    run may be held, its state may be changed, and it may be told to end.
+    """
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Reason to end the run at the next step, in words that follow "stopped by"; None: go on."""
+
+    def began(self, task: asyncio.Task[Any]) -> None:
+        """Take the run's task, once, before anything is built. Cancelling it ends the run at once, as failed."""
+
+    async def before_step(self, state: RunState) -> None:
+        """Return when the next step may be done. ``state`` is what a checkpoint written now would hold."""
 
 
 OpenTrainer = Callable[

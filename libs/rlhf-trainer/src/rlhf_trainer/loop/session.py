@@ -7,18 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from rlhf_config.checks.eval_names import best_metric_problems
 from rlhf_config.checks.features import environment_shares, spare_prompts
 from rlhf_config.checks.learning_rules import resting_policy
 from rlhf_config.resolved import Resolved
-from rlhf_config.run import RunConfig
 from rlhf_core.batch.vocabulary import Vocabulary
 from rlhf_core.capabilities import JUDGES_REWARDS
 from rlhf_core.contracts.data.sampler import PromptSampler
 from rlhf_core.contracts.engine import Engine
-from rlhf_core.contracts.executor import GroupPlayer, Renderer, RolloutContext, RolloutExecutor
+from rlhf_core.contracts.executor import Renderer, RolloutContext, RolloutExecutor
 from rlhf_core.contracts.learner import Learner
 from rlhf_core.contracts.reward import RewardShaper, SampleFilter
 from rlhf_core.contracts.runtime import Placement, RoleHandle, RuntimeSpec
@@ -60,7 +60,6 @@ class Session:
     """The live parts of a run."""
 
     resolved: Resolved
-    plugins: Plugins
     demands: Demands
     total_steps: int
     tasks: Tasks
@@ -121,9 +120,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     sampler = _sampler(resolved, tasks)
     chosen = resolved.one("runtime.name")
     runtime = require_methods("rlhf_runtimes", chosen.registered, chosen.build())
-    # A runtime whose processes play groups scores them there, and reports a bad reward itself.
-    scored_here = not getattr(runtime, "plays_groups", False)
-    score = await _start_rewards(resolved, stack) if scored_here else None
+    score = await _start_rewards(resolved, runtime, stack)
     player = resolved.one("rollout.executor")
     executor = NamedExecutor(player.build(), player.label)
     shaping = resolved.selections.get("reward.shapers", ())
@@ -132,21 +129,22 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     from ..learning.parts import learning_parts
 
     parts = learning_parts(resolved, demands, tokenizer)
-    spec = _spec(resolved, demands, tokenizer, vocabulary, total_steps)
-    spec = with_sleep(resolved, spec, plugins)
+    spec = _spec(resolved, demands, tokenizer, vocabulary, total_steps, plugins)
     stack.push_async_callback(runtime.close)
     placement = await runtime.start(spec, plugins)
     engine = placement.engine
     assert engine is not None, "the spec has an engine"
-
     played_with = RolloutParts(executor, renderer, environments, images)
     context = played_with.context(engine, run.rollout.params(), run.longest_sequence)
-    evaluator = _evaluator(run, eval_sets, executor, placement.groups, context, score, eval_metrics)
+    evaluator = None
+    if eval_sets:
+        evaluator = Evaluator(
+            eval_sets, run, executor, placement.groups, context, score, eval_metrics
+        )
     source = _source(resolved, demands, executor, context, score, placement, shapers)
     stack.push_async_callback(source.close)
     return Session(
         resolved=resolved,
-        plugins=plugins,
         demands=demands,
         total_steps=total_steps,
         tasks=tasks,
@@ -180,14 +178,16 @@ def _spec(
     tokenizer: PreTrainedTokenizerBase,
     vocabulary: Vocabulary,
     total_steps: int,
+    plugins: Plugins,
 ) -> RuntimeSpec:
     """Return what the runtime has to build; a line of the log names the tokens that end a turn."""
     model = resolved.run.model
     ends = eos_token_ids(tokenizer, model.path, trust_remote_code=model.trust_remote_code)
     log.info("%s", describe_ends(tokenizer, ends))
-    return runtime_spec(
+    spec = runtime_spec(
         resolved, demands, total_steps=total_steps, eos_token_ids=ends, vocabulary=vocabulary
     )
+    return with_sleep(resolved, spec, plugins)
 
 
 def _sampler(resolved: Resolved, tasks: Tasks) -> PromptSampler | None:
@@ -216,30 +216,6 @@ def _eval_metrics(resolved: Resolved, eval_sets: Collection[str]) -> list[NamedM
     return metrics
 
 
-def _evaluator(
-    run: RunConfig,
-    sets: Mapping[str, Tasks],
-    executor: RolloutExecutor,
-    groups: GroupPlayer | None,
-    context: RolloutContext,
-    score: ScoreRequests | None,
-    metrics: Sequence[NamedMetric],
-) -> Evaluator | None:
-    if not sets:
-        return None
-    return Evaluator(
-        sets=sets,
-        options=run.eval,
-        executor=executor,
-        groups=groups,
-        context=context,
-        score=score,
-        seed=run.seed,
-        num_texts=run.log.samples,
-        metrics=metrics,
-    )
-
-
 def total_steps_of(resolved: Resolved, tasks: Tasks) -> int:
     """Return the number of steps of the whole run: as configured, or as many as the epochs take.
 
@@ -261,9 +237,13 @@ def total_steps_of(resolved: Resolved, tasks: Tasks) -> int:
     return steps
 
 
-async def _start_rewards(resolved: Resolved, stack: AsyncExitStack) -> ScoreRequests | None:
-    """Start the rewards and return the function that asks them; None when the environment alone gives rewards."""
-    if not resolved.selections["reward.use"]:
+async def _start_rewards(
+    resolved: Resolved, runtime: object, stack: AsyncExitStack
+) -> ScoreRequests | None:
+    """Start the rewards and return the function that asks them; None when the environment alone gives rewards, or the
+    processes of the runtime ask them."""
+    # A runtime whose processes play groups scores them there, and reports a bad reward itself.
+    if getattr(runtime, "plays_groups", False) or not resolved.selections["reward.use"]:
         return None
     panel = RewardPanel(resolved.selections["reward.use"])
     await panel.start()
@@ -292,6 +272,11 @@ def _source(
     rollout = resolved.run.rollout
     filtering = resolved.selections.get("rollout.filters", ())
     filters = [NamedFilter(chosen.build(), chosen.label) for chosen in filtering]
+    judges: list[SampleFilter] = []
+    if demands.trains_unjudged or demands.supervised:
+        # What these drop trains the terms of the loss that need no advantages.
+        judging = [JUDGES_REWARDS in one.registered.component.provides for one in filtering]
+        judges = list(compress(filters, judging))
     episodes = EpisodeRunner(
         executor=executor,
         context=context,
@@ -306,7 +291,7 @@ def _source(
         groups=placement.groups,
         shapers=shapers,
         filters=filters,
-        judges=_judges(resolved, demands, filters),
+        judges=judges,
         ahead=Ahead(
             max_staleness=rollout.max_staleness,
             in_flight_updates=rollout.in_flight_updates,
@@ -315,17 +300,3 @@ def _source(
         ),
         engine=placement.engine,
     )
-
-
-def _judges(
-    resolved: Resolved, demands: Demands, filters: Sequence[SampleFilter]
-) -> list[SampleFilter]:
-    """Return the filters whose dropped groups train the terms of the loss that need no advantages, if there are any."""
-    if not (demands.trains_unjudged or demands.supervised):
-        return []
-    chosen = resolved.selections.get("rollout.filters", ())
-    return [
-        built
-        for built, selection in zip(filters, chosen, strict=True)
-        if JUDGES_REWARDS in selection.registered.component.provides
-    ]

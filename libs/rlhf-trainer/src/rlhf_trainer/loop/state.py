@@ -1,15 +1,36 @@
-"""State of the loop between steps: everything that is neither in a role nor in a file of records."""
+"""State of the loop between steps: everything that is neither in a role nor in a file of records.
+
+The best evaluation so far is a part of it. Values are compared only with values of the same metric, mode and data: a
+run that goes on with another one has no best yet, and keeps the checkpoint of the earlier one.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
-from rlhf_config.common import NotNegative
+from pydantic import TypeAdapter, ValidationError
+
+from rlhf_config.common import CheckpointConfig, NotNegative
+from rlhf_config.resolved import ResolvedOptions
 from rlhf_config.run import RunConfig
+from rlhf_core.errors import CheckpointError
 
-from ..durable.typed_values import typed
+log = logging.getLogger(__name__)
+
+MEASURES = ("eval", "env", "reward")
+"""Sections that decide what an evaluation measures."""
+SCHEDULE = ("every", "at_start")
+"""Options of ``eval`` that decide when alone."""
+SHOWN = 200
+"""Most characters of a wrong value in an error."""
+
+ValuesT = TypeVar("ValuesT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +41,7 @@ class Best:
     metric: str
     mode: Literal["max", "min"]
     data: str
-    """Digest of what was evaluated (``resuming.best.evaluated_on``)."""
+    """Digest of what was evaluated (``evaluated_on``)."""
     step: NotNegative
     value: float
 
@@ -57,7 +78,7 @@ class RunState:
 
 @dataclass(slots=True, kw_only=True)
 class RatedState(RunState):
-    """The state of a run whose learning rates may be changed from outside while it goes on (``loop.control``)."""
+    """The state of a run whose learning rates may be changed from outside while it goes on (``run_kind.Control``)."""
 
     lr_factors: dict[str, float] = field(default_factory=dict)
     """Role -> factor of its learning rate, ``StepPlan.lr_factor``; 1 for a role that is not named."""
@@ -116,3 +137,74 @@ def adopt_options(state: LoopState, run: RunConfig, changed: Collection[str]) ->
         state.kl_coef = run.algo.kl.coef
     if run.algo.loss.entropy_target is None or "algo.loss.entropy_coef" in changed:
         state.entropy_coef = run.algo.loss.entropy_coef
+
+
+def typed(form: type[ValuesT], values: Mapping[str, Any]) -> ValuesT:
+    """Return the values that JSON gave as a dataclass; those that it has no field for are left out.
+
+    Raises:
+        CheckpointError: a value is missing or of another type.
+    """
+    names = form.__dataclass_fields__  # type: ignore[attr-defined]
+    own = {name: value for name, value in values.items() if name in names}
+    try:
+        # As JSON, where a list is a tuple's form too; strict, since 3 is neither "3" nor true.
+        return TypeAdapter(form).validate_json(json.dumps(own), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        came = "" if first["type"] == "missing" else f"; got {first['input']!r}"[:SHOWN]
+        raise CheckpointError(
+            f"{place!r} is damaged: {first['msg']}{came}", code="checkpoint/damaged"
+        ) from error
+
+
+def evaluated_on(resolved: ResolvedOptions[Any], inputs: Mapping[str, str]) -> str:
+    """Return a digest of what a run's evaluations measure: their options, environments and rewards, and their files.
+
+    Args:
+        inputs: the result of ``input_digests``.
+    """
+    sections = {name: resolved.tree.get(name, {}) for name in MEASURES}
+    sections["eval"] = {
+        key: value for key, value in sections["eval"].items() if key not in SCHEDULE
+    }
+    files = {name: digest for name, digest in inputs.items() if name.startswith("eval.")}
+    text = json.dumps([sections, files], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def note_best(
+    state: RunState,
+    values: Mapping[str, float],
+    options: CheckpointConfig,
+    data: str,
+    headline: str | None,
+) -> bool:
+    """Return whether an evaluation is the best so far by ``checkpoint.best_metric``, and keep it in the state if so.
+
+    Args:
+        data: the result of ``evaluated_on``.
+        headline: the metric that ``auto`` means; None: there is none, and no best one.
+    """
+    best = options.best(headline)
+    if best is None or state.step == 0:
+        return False
+    name, mode = best
+    value = values.get(name, math.nan)
+    if math.isnan(value):
+        # Its set lost all samples to a reward's errors, say; that it has the metric was checked before.
+        log.warning(
+            "%s was not evaluated at step %s, which is therefore not the best one (--checkpoint.best_metric)",
+            name,
+            state.step,
+        )
+        return False
+    same = [b for b in state.bests if (b.metric, b.mode, b.data) == (name, mode, data)]
+    others = [b for b in state.bests if b not in same]
+    sign = 1 if mode == "max" else -1
+    if any(sign * value <= sign * before.value for before in same):
+        return False
+    # A new list: checkpoints of earlier steps hold the old one.
+    state.bests = [*others, Best(metric=name, mode=mode, data=data, step=state.step, value=value)]
+    return True

@@ -11,8 +11,7 @@ from rlhf_core.errors import CheckpointError
 from rlhf_core.plugins import Plugins
 from rlhf_core.storage.run_folder import RunFolder
 
-from ..durable.ledger import replay
-from ..durable.records import Extent
+from ..durable.records import Extent, replay
 from .resume import ResumeRules
 from .rl_trainer import RLTrainer
 from .run_kind import RunKind

@@ -6,7 +6,6 @@ parts of it on single actions stand in the scored segment alone, and in the othe
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -27,11 +26,12 @@ from rlhf_core.contracts.executor import (
     SeedOf,
 )
 from rlhf_core.contracts.reward import RewardRequest
-from rlhf_core.errors import RolloutError, first_error
+from rlhf_core.errors import RolloutError
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.media.sample_image import sample_images
 from rlhf_data.chat.template_kwargs import renderer_of
 from rlhf_data.source import TEMPLATE_KWARGS
+from rlhf_guard.concurrency import all_at_once
 from rlhf_guard.environments.chosen import Environments
 from rlhf_guard.rewards.panel import SampleScore
 
@@ -283,15 +283,10 @@ class EpisodeRunner:
         if self._with_greedy:
             greedy = replace(context, sampling=replace(context.sampling, temperature=0.0))
             plays[range(len(self.samples), len(self.samples) + 1)] = greedy
-        try:
-            async with asyncio.TaskGroup() as group:
-                running = {
-                    samples: group.create_task(self._executor.run(task, samples, context))
-                    for samples, context in plays.items()
-                }
-        except* Exception as errors:
-            raise first_error(errors) from errors
-        trajectories = [row for play in running.values() for row in play.result()]
+        played = await all_at_once(
+            self._executor.run(task, samples, context) for samples, context in plays.items()
+        )
+        trajectories = [row for rows in played for row in rows]
         check_episodes(task, trajectories, range(sum(map(len, plays))), left_out)
         return PlayedGroup(
             task=task,

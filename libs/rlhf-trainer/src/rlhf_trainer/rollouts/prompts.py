@@ -176,16 +176,13 @@ def prompt_results(groups: Sequence[TrajectoryColumns], step: int) -> list[Promp
     Args:
         groups: episodes of one prompt each, with the rewards as they were given.
     """
-    return sorted(
-        (_result(group, step) for group in groups), key=lambda result: (result.epoch, result.index)
-    )
-
-
-def _result(group: TrajectoryColumns, step: int) -> PromptResult:
-    epoch, prompt, _, _ = group.uid[0].tolist()
-    episode = group.episode
-    totals = np.bincount(episode, weights=group.total_reward) / np.bincount(episode)
-    return PromptResult(index=prompt, epoch=epoch, step=step, rewards=tuple(totals.tolist()))
+    results = []
+    for group in groups:
+        epoch, prompt, _, _ = group.uid[0].tolist()
+        totals = np.bincount(group.episode, group.total_reward) / np.bincount(group.episode)
+        rewards = tuple(totals.tolist())
+        results.append(PromptResult(index=prompt, epoch=epoch, step=step, rewards=rewards))
+    return sorted(results, key=lambda result: (result.epoch, result.index))
 
 
 LONGEST_RUN = 32

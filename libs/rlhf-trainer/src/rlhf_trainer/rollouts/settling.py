@@ -17,7 +17,7 @@ from rlhf_core.contracts.executor import FinishedGroup
 from rlhf_core.contracts.reward import RewardShaper, RolloutInfo, SampleFilter
 from rlhf_core.errors import EmptyStepsError
 
-from ..durable.ledger import Groups, Ledger, groups_of
+from ..durable.records import Groups, Ledger, groups_of
 from .episodes import EpisodeRunner
 from .prompts import Cursor
 from .reports import UNSHAPED, batch_metrics, staleness_metrics
@@ -33,7 +33,6 @@ _FIX = (
     "--algo.loss.mask_truncated where all samples are cut off (--rollout.max_new_tokens); draw more prompts a step "
     "with --rollout.max_refills, or wait longer with --train.max_empty_steps."
 )
-
 
 _NONE = np.empty(0, dtype=np.int64)
 

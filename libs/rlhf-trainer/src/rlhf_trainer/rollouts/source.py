@@ -22,7 +22,7 @@ from rlhf_core.contracts.runtime import RoleHandle
 from rlhf_core.errors import RolloutError
 from rlhf_guard.concurrency import all_at_once
 
-from ..durable.ledger import Ledger
+from ..durable.records import Ledger
 from .episodes import EpisodeRunner
 from .pool import Player, Pool, PooledGroup
 from .prompts import Cursor

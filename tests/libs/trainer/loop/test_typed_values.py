@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from rlhf_core import CheckpointError
-from rlhf_trainer.durable.typed_values import typed
+from rlhf_trainer.loop.state import typed
 
 
 @dataclass(frozen=True, kw_only=True)
