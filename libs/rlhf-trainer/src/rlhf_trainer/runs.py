@@ -17,7 +17,7 @@ from rlhf_data.mixing import epoch_order as epoch_order
 from .durable.records import RecordFile as RecordFile
 from .learning.minibatches import count_skipped as count_skipped
 from .learning.minibatches import normalizers_of as normalizers_of
-from .learning.roles import schedule_of as schedule_of
+from .learning.schedules import schedule_of as schedule_of
 from .loop.driver import drive as drive
 from .loop.old_objects import OldObjects as OldObjects
 from .loop.restore import restore_roles as restore_roles

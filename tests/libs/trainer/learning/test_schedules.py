@@ -9,7 +9,7 @@ from rlhf_config.resolved import Selection
 from rlhf_core import Component, ConfigError, PluginError
 from rlhf_core.component import Config, Registered
 from rlhf_testing.errors import has_code
-from rlhf_trainer.learning.roles import schedule_of
+from rlhf_trainer.learning.schedules import schedule_of
 
 ROLE = ActorConfig(optim="any", warmup_ratio=0.2, min_lr_ratio=0.25)
 

@@ -14,7 +14,7 @@ from rlhf_plugin_algorithms.schedules.cosine import cosine
 from rlhf_plugin_algorithms.schedules.inverse_sqrt import inverse_sqrt
 from rlhf_plugin_algorithms.schedules.linear import linear
 from rlhf_plugin_algorithms.schedules.wsd import wsd
-from rlhf_trainer.learning.roles import schedule_of
+from rlhf_trainer.learning.schedules import schedule_of
 
 
 @pytest.fixture(scope="module")
