@@ -109,7 +109,7 @@ class Evaluator:
         episodes = EpisodeRunner(
             executor=self.executor,
             context=replace(
-                self.context, sampling=replace(self.context.sampling, temperature=temperature)
+                self.context, sampling=self.options.sampling(self.context.sampling, temperature)
             ),
             seed_of=partial(eval_seed, self.seed, temperature_index),
             score=self.score,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -232,7 +232,7 @@ def _evaluator(
         options=run.eval,
         executor=executor,
         groups=groups,
-        context=context,
+        context=replace(context, max_length=run.longest_held_out),
         score=score,
         seed=run.seed,
         num_texts=run.log.samples,
