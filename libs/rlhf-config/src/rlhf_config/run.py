@@ -35,6 +35,7 @@ from .common import (
     with_room,
 )
 from .evaluation import EvalConfig as EvalConfig
+from .pinned_models import HubModel
 from .prompts import DataConfig as DataConfig
 from .prompts import PromptData as PromptData
 
@@ -227,7 +228,7 @@ class TermsSection(Config):
 
 
 class TeacherSection(Config):
-    path: str | None = Field(
+    path: HubModel | None = Field(
         None,
         description="model that losses with a teacher distill from: folder or hub name, or a PEFT folder, which "
         "names its base",
@@ -248,7 +249,7 @@ class AlgoConfig(Config):
 
 
 class CriticConfig(TrainedRole):
-    path: str | None = Field(
+    path: HubModel | None = Field(
         None, description="folder or hub name of the value model; unset: the policy's"
     )
     value_clip: float | None = Field(
@@ -263,7 +264,7 @@ class CriticConfig(TrainedRole):
 
 
 class ReferenceConfig(ReferenceSync):
-    path: str | None = Field(
+    path: HubModel | None = Field(
         None,
         description="reference model for the KL: folder or hub name, or a PEFT folder, which names its base; unset: "
         "the initial policy",
