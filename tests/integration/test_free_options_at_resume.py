@@ -24,6 +24,10 @@ CASES = {
     "eval.every": (2, "evaluated", [4, 5]),
     "eval.n_samples": (3, "answers", 3 * 12),
     "eval.temperatures": ([0.5], "temperatures", {0.5}),
+    "eval.top_p": (0.5, "sampling", {(0.5, 0, 0.0, 8)}),
+    "eval.top_k": (3, "sampling", {(1.0, 3, 0.0, 8)}),
+    "eval.min_p": (0.25, "sampling", {(1.0, 0, 0.25, 8)}),
+    "eval.max_new_tokens": (5, "sampling", {(1.0, 0, 0.0, 5)}),
     "eval.metrics": (["longest"], "measured", True),
     "eval.pass_threshold": (1000.0, "passed", {PASSED: 0.0}),
     "checkpoint.every": (2, "saved", [4, 5]),
@@ -56,6 +60,9 @@ ELSEWHERE = {
     # Of sets that have several splits, and of environments.
     "eval.split",
     "eval.environment_split",
+    # Of the engine, which is started with it:
+    # test_evaluations_with_sampling_of_their_own.py.
+    "eval.max_length",
     # Of the first step, which a resumed run does not do.
     "eval.at_start",
     # A clock, a direction in which all is equal here, and a full disk.
@@ -141,6 +148,10 @@ def outcome(small, output):
         "measured": any("longest" in name for name in last),
         "answers": sum(len(each["seeds"]) for each in asked),
         "temperatures": {each["sampling"]["temperature"] for each in asked},
+        "sampling": {
+            (sampling["top_p"], sampling["top_k"], sampling["min_p"], sampling["max_new_tokens"])
+            for sampling in (each["sampling"] for each in asked)
+        },
         "saved": [int(event.removeprefix("saved ")) for event in saved],
         "checkpoints": small.checkpoints(output),
         "exported": (folder / "model").is_dir(),

@@ -106,6 +106,16 @@ def test_a_cache_without_room_for_a_sequence_does_not_fit(run):
     assert result["phases"] == []
 
 
+def test_the_engine_needs_room_for_longer_answers_of_evaluations(run):
+    cache = ("--engine.vllm.kv_cache_gib", "0.1")
+    fits, _ = run(*cache)
+
+    code, result = run(*cache, "--eval.fraction", "0.1", "--eval.max_new_tokens", "8192")
+
+    assert (fits, code) == (0, 1)
+    assert "a sequence of this run may have 8448" in result["problems"][0]
+
+
 def test_ranks_share_and_a_stage_shares_more(run):
     _, two = run(*CLUSTER)
     _, three = run(*CLUSTER, "--backend.deepspeed.zero_stage", "3")

@@ -42,6 +42,8 @@ from .option_tree import OptionTree as OptionTree
 from .option_tree import Selector as Selector
 from .paths import check_paths as check_paths
 from .paths import path_problems as path_problems
+from .pinned_models import HubModel as HubModel
+from .pinned_models import pinned_folder as pinned_folder
 from .problems import Labels as Labels
 from .resolve import resolve as resolve
 from .resolve import resolve_options as resolve_options

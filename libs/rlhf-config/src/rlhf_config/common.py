@@ -19,6 +19,7 @@ from .bounds import Probability as Probability
 from .checkpoint import CheckpointConfig as CheckpointConfig
 from .passes import MICRO_BATCH as MICRO_BATCH
 from .passes import with_room as with_room
+from .pinned_models import HubModel
 from .trained_roles import ActorConfig as ActorConfig
 from .trained_roles import ReferenceSync as ReferenceSync
 from .trained_roles import SeeingActor as SeeingActor
@@ -85,9 +86,13 @@ class TrainSets(Config):
 
 
 class ModelPath(Config):
-    path: str = Field(min_length=1, description="folder or hub name of the causal language model")
-    tokenizer: str | None = Field(
-        None, description="folder or hub name of the tokenizer; unset: the model's own"
+    path: HubModel = Field(
+        min_length=1,
+        description="folder or hub name of the causal language model; NAME@REVISION takes a branch, a tag or a commit",
+    )
+    tokenizer: HubModel | None = Field(
+        None,
+        description="folder or hub name (also NAME@REVISION) of the tokenizer; unset: the model's own",
     )
     trust_remote_code: bool = Field(
         False, description="run Python code that comes with the model; read the code first"

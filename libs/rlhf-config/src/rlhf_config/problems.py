@@ -131,7 +131,8 @@ def code_of(error: Mapping[str, Any]) -> str:
     """Return the code of one of pydantic's errors about an option's value."""
     kind: str = error["type"]
     if kind in ("value_error", "assertion_error"):
-        return "config/invalid"
+        raised = error.get("ctx", {}).get("error")
+        return raised.code if isinstance(raised, ConfigError) else "config/invalid"
     return "config/out-of-range" if kind in _RANGES else "config/wrong-type"
 
 

@@ -18,7 +18,6 @@ from .common import (
     BackendSelection,
     CheckpointConfig,
     EngineSelection,
-    HeldOutRows,
     LogConfig,
     NotNegative,
     ObserversConfig,
@@ -35,6 +34,8 @@ from .common import (
     TrainedRole,
     with_room,
 )
+from .evaluation import EvalConfig as EvalConfig
+from .pinned_models import HubModel
 from .prompts import DataConfig as DataConfig
 from .prompts import PromptData as PromptData
 
@@ -227,7 +228,7 @@ class TermsSection(Config):
 
 
 class TeacherSection(Config):
-    path: str | None = Field(
+    path: HubModel | None = Field(
         None,
         description="model that losses with a teacher distill from: folder or hub name, or a PEFT folder, which "
         "names its base",
@@ -248,7 +249,7 @@ class AlgoConfig(Config):
 
 
 class CriticConfig(TrainedRole):
-    path: str | None = Field(
+    path: HubModel | None = Field(
         None, description="folder or hub name of the value model; unset: the policy's"
     )
     value_clip: float | None = Field(
@@ -263,7 +264,7 @@ class CriticConfig(TrainedRole):
 
 
 class ReferenceConfig(ReferenceSync):
-    path: str | None = Field(
+    path: HubModel | None = Field(
         None,
         description="reference model for the KL: folder or hub name, or a PEFT folder, which names its base; unset: "
         "the initial policy",
@@ -326,34 +327,6 @@ class TrainConfig(Config):
     )
 
 
-class EvalConfig(HeldOutRows):
-    environment_split: str | None = Field(
-        "eval",
-        min_length=1,
-        description="split of the environments' own tasks to evaluate on, if eval.data and eval.fraction are unset; "
-        "none: they are not evaluated on",
-    )
-    every: NotNegative = Field(
-        0, description="number of steps between evaluations; 0: only at the end"
-    )
-    at_start: bool = Field(
-        True, description="evaluate before the first step too; false: first after eval.every steps"
-    )
-    n_samples: Positive = Field(
-        1, description="number of episodes per prompt; gives pass@k for k = 1, 2, 4, ... up to it"
-    )
-    temperatures: tuple[float, ...] = Field(
-        (0.0,),
-        min_length=1,
-        description="sampling temperatures, at each of which the run evaluates; 0 is greedy",
-    )
-    metrics: tuple[str, ...] = Field(
-        (),
-        description="further metrics of evaluation episodes, each with a section of its own for its options",
-    )
-    pass_threshold: float = Field(1.0, description="a sample passes if its reward is at least this")
-
-
 class RunConfig(RunOptions):
     """All options of ``rlhf train`` but those of components."""
 
@@ -386,8 +359,17 @@ class RunConfig(RunOptions):
 
     @property
     def longest_sequence(self) -> int:
-        """Tokens of the longest sequence that the run may produce."""
+        """Tokens of the longest sequence that the run may train on."""
         return self.rollout.max_length or self.data.max_prompt_tokens + self.rollout.max_new_tokens
+
+    @property
+    def longest_held_out(self) -> int:
+        """Tokens of the longest sequence of its evaluations, which the engine alone reads; 0: there are none."""
+        if not (self.eval.holds_rows_out or self.may_play_held_out):
+            return 0
+        answer = self.eval.max_new_tokens or self.rollout.max_new_tokens
+        longest = self.eval.max_length or self.rollout.max_length
+        return longest or self.data.max_prompt_tokens + answer
 
     def settled(self) -> Self:
         """Return the options in which micro-batches that nobody has set hold the longest sequence."""

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_config.pinned_models import pinned_folder
 from rlhf_core.errors import ConfigError, DataError
 from rlhf_core.outside.json_reader import read_object
 
@@ -31,7 +32,7 @@ _NAMED = "model_specific_special_tokens"
 def load_tokenizer(
     path: str, *, trust_remote_code: bool = False, has_option: bool = True
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a folder or hub name, which needs no padding token.
+    """Return the tokenizer of a folder or hub name, also ``NAME@REVISION``, which needs no padding token.
 
     Args:
         has_option: whether ``--model.tokenizer`` can name another folder for it, for messages.
@@ -41,6 +42,7 @@ def load_tokenizer(
     """
     from transformers import AutoTokenizer
 
+    path = pinned_folder(path)
     reach_hub(path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)

@@ -99,7 +99,7 @@ def predict(
     """
     notes = _notes_on_options(planned)
     policy = shapes["policy"]
-    engine = planned_engine(planned, planned.max_length, notes)
+    engine = planned_engine(planned, notes)
     check_engine(policy, engine)
     placement = place(planned, engine, cluster, notes)
     roles = {

@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from rlhf_config import HubModel
 from rlhf_config.common import TemplateVariables
 from rlhf_core import Config
 
@@ -13,12 +14,12 @@ from rlhf_core import Config
 class ModelFiles(Config):
     """Options of any model with a scalar head: its files, and how it is run."""
 
-    path: str = Field(
+    path: HubModel = Field(
         min_length=1,
         description="folder or hub name of a model with one score per sequence; or a PEFT folder with such a head, "
         "which names its base",
     )
-    tokenizer: str | None = Field(
+    tokenizer: HubModel | None = Field(
         None, min_length=1, description="folder or hub name of the model's tokenizer; unset: path"
     )
     head: str | None = Field(
@@ -204,7 +205,7 @@ class StepRewardConfig(StepModelOptions):
         description="how the probabilities of the steps become one reward; none: each probability is a reward on its "
         "step's last token, for estimators that credit tokens",
     )
-    policy_tokenizer: str | None = Field(
+    policy_tokenizer: HubModel | None = Field(
         None,
         min_length=1,
         description="folder or hub name of the policy's tokenizer, which finds the steps' last tokens with reduce = "

@@ -32,7 +32,7 @@ def check_length(config: Any, max_length: int, model: str) -> None:
         raise ConfigError(
             f"model {model}: a token sees {window} tokens in its layers with a window, and one more in vLLM 0.32; this "
             f"run allows sequences of {max_length}. Set --rollout.max_length {window} and a smaller "
-            "--data.max_prompt_tokens; or choose --engine embedded.",
+            "--data.max_prompt_tokens (for evaluations eval.max_length); or choose --engine embedded.",
             code="vllm/window",
         )
     for limit in _limits(config):
@@ -41,8 +41,8 @@ def check_length(config: Any, max_length: int, model: str) -> None:
                 f"model {model}: the frequencies of its rotary embedding change when a sequence is longer than {limit} "
                 f"tokens, also for the tokens before; this run allows {max_length}. Tokens would be sampled by other "
                 f"frequencies than those that they are trained with. Set --rollout.max_length {limit} and a smaller "
-                "--data.max_prompt_tokens; or, with longrope, give short_factor and long_factor in the model's "
-                "config.json the same values, those of long_factor.",
+                "--data.max_prompt_tokens (for evaluations eval.max_length); or, with longrope, give short_factor and "
+                "long_factor in the model's config.json the same values, those of long_factor.",
                 code="model/rope-changes",
             )
 

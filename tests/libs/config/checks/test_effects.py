@@ -25,6 +25,11 @@ NO_EFFECT = {
         "Set --ref.sync_every too",
     ),
     "evaluation interval": (["--eval.every", "5"], "there is nothing to evaluate on"),
+    "nucleus of greedy evaluations": (
+        ["--eval.fraction", "0.1", "--eval.top_p", "0.9"],
+        "evaluations are greedy. Set --eval.temperatures above 0 too",
+    ),
+    "answers of no evaluation": (["--eval.max_new_tokens", "9"], "nothing to evaluate on"),
     "environments' split beside held-out rows": (
         ["--eval.fraction", "0.1", "--eval.environment_split", "test"],
         "evaluated on --eval.data or --eval.fraction",

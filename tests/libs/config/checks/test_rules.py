@@ -189,6 +189,27 @@ CONTRADICTIONS = {
         "at temperature 0 all samples",
         "config/equal-samples",
     ),
+    "short evaluations of answers that must be long": (
+        [
+            *("--eval.fraction", "0.1", "--eval.max_new_tokens", "8"),
+            *("--rollout.min_new_tokens", "9"),
+        ],
+        "--eval.max_new_tokens is 8; expected at least --rollout.min_new_tokens = 9",
+        "config/min-above-max-tokens",
+    ),
+    "answers of evaluations that are longer than sequences": (
+        [
+            *("--eval.fraction", "0.1", "--eval.max_new_tokens", "2048"),
+            *("--rollout.max_length", "2048"),
+        ],
+        "at most --rollout.max_length = 2048 tokens. Set --eval.max_length 3072",
+        "config/no-room-to-answer",
+    ),
+    "prompts that fill the sequences of evaluations": (
+        ["--eval.fraction", "0.1", "--eval.max_length", "1024"],
+        "leaves no room to answer. Set --eval.max_length 1280",
+        "config/no-room-to-answer",
+    ),
     "best of a misspelled metric": (
         ["--eval.data", "hard=x.jsonl", "--checkpoint.best_metric", "eval/hrad/T0/reward"],
         "expected a metric that this run evaluates: eval/hard/T0/reward",

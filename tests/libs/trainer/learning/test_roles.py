@@ -166,6 +166,25 @@ def test_the_longest_sequence_is_prompt_and_response_unless_it_is_written(resolv
 
 
 @pytest.mark.parametrize(
+    ("words", "served"),
+    [
+        ((), 1280),
+        (("--eval.fraction", "0.1", "--eval.max_new_tokens", "2048"), 3072),
+        (("--eval.fraction", "0.1", "--eval.max_new_tokens", "16"), 1280),
+        (("--eval.fraction", "0.1", "--eval.max_length", "4096"), 4096),
+        (
+            ("--eval.data", "x", "--rollout.max_length", "2048", "--eval.max_new_tokens", "2000"),
+            2048,
+        ),
+    ],
+)
+def test_an_engine_also_serves_the_longest_sequence_of_evaluations(resolved, words, served):
+    found = spec(resolved(*words))
+
+    assert found.engine_spec.max_length == served
+
+
+@pytest.mark.parametrize(
     ("words", "concurrency"),
     [
         (("--rollout.batch_size", "4", "--rollout.n_samples_per_prompt", "3"), 12),

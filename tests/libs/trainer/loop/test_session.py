@@ -135,6 +135,33 @@ def test_rows_that_are_held_out_are_not_trained_on(opened):
     assert steps == -(-num_tasks // 2)
 
 
+@pytest.mark.parametrize(
+    ("own", "longest", "sampled"),
+    [
+        ({}, 24, (0.9, 7, 0.0, 8)),
+        ({"top_p": 1.0, "top_k": 0, "min_p": 0.1}, 24, (1.0, 0, 0.1, 8)),
+        # Prompts of 16 tokens and answers of 40, in evaluations alone.
+        ({"max_new_tokens": 40}, 56, (0.9, 7, 0.0, 40)),
+        ({"max_new_tokens": 2}, 18, (0.9, 7, 0.0, 2)),
+        ({"max_new_tokens": 40, "max_length": 48}, 48, (0.9, 7, 0.0, 40)),
+    ],
+)
+def test_evaluations_are_sampled_as_training_is_except_for_options_of_their_own(
+    opened, own, longest, sampled
+):
+    def look(session):
+        context = session.evaluator.context
+        used = session.evaluator.options.sampling(context.sampling, 0.5)
+        values = (used.top_p, used.top_k, used.min_p, used.max_new_tokens)
+        return context.max_length, values, used.stop, used.temperature
+
+    found = opened(
+        look, {"eval": EVAL["eval"] | own}, {"rollout": {"top_p": 0.9, "top_k": 7, "stop": ["b"]}}
+    )
+
+    assert found == (longest, sampled, ("b",), 0.5)
+
+
 def test_without_held_out_rows_there_is_no_evaluator(opened):
     assert opened(lambda session: session.evaluator) is None
 

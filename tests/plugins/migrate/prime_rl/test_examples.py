@@ -158,3 +158,34 @@ def test_a_file_for_neither_program_is_refused(run, workspace):
 
     assert migrated.code == 2
     assert "expected a file for prime-rl's rl" in migrated.report
+
+
+LONG_ANSWERS = """
+[orchestrator.eval.sampling]
+max_completion_tokens = 4096
+temperature = 0.6
+top_p = 0.95
+top_k = -1
+"""
+
+
+def test_held_out_tasks_may_have_longer_answers(run, workspace, tmp_path):
+    text = (FILES / "two_sources.toml").read_text()
+    short = "[orchestrator.eval.sampling]\nmax_completion_tokens = 128\n"
+    assert short in text
+    (tmp_path / "long.toml").write_text(text.replace(short, LONG_ANSWERS.strip() + "\n"))
+
+    config = run(tmp_path / "long.toml").config
+
+    assert config["rollout"]["max_length"] == 2048
+    assert (
+        config["eval"]
+        | {
+            "temperatures": [0.6],
+            "top_p": 0.95,
+            "top_k": 0,
+            "max_new_tokens": 4096,
+            "max_length": 2048 + 4096,
+        }
+        == config["eval"]
+    )

@@ -78,6 +78,9 @@ def test_dapo(skyrl):
     assert (config["rollout"]["batch_size"], config["train"]["batch_size"]) == (512, 32 * 16)
     assert config["algo"]["loss"]["ppo"] == {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": 10.0}
     assert config["reward"]["overlong"] == {"buffer": 4096, "factor": 1.0, "max_tokens": 8192}
+    # Answers of evaluations are as long as those of training, from a nucleus of their own.
+    assert config["eval"]["top_p"] == 0.7
+    assert not {"top_k", "min_p", "max_new_tokens", "max_length"} & config["eval"].keys()
     assert config["algo"]["kl"] == {"coef": 0.0}
     assert "is not read: what it registers or replaces" in migrated.report
 
@@ -206,3 +209,17 @@ def test_the_written_environment_plays_as_skyrl_does(skyrl, tmp_path, monkeypatc
     assert (again.reward, again.done, again.metrics) == (0.0, False, {"right": 0.0})
     assert again.observation.messages[0]["content"] == "again"
     assert (last.reward, last.done, last.metrics) == (1.0, True, {})
+
+
+def test_longer_answers_of_evaluations_have_room(run, workspace, tmp_path):
+    text = (COMMANDS / "search.sh").read_text()
+    short = "eval_sampling_params.max_generate_length=500"
+    assert short in text
+    (tmp_path / "long.sh").write_text(text.replace(short, f"{short}0"))
+
+    config = run(tmp_path / "long.sh", "--set", "HOME=/home/me").config
+
+    longest = config["rollout"]["max_length"]
+    assert config["rollout"]["max_new_tokens"] == 500
+    assert config["eval"]["max_new_tokens"] == 5000
+    assert config["eval"]["max_length"] == longest - 500 + 5000

@@ -131,3 +131,23 @@ def test_noise_and_smoothed_labels_are_set(sft):
     plain, rows = sft(FILE.format(model="m") + "loss_type: dft\nlabel_smoothing_factor: 0.1")
     assert "train.label_smoothing" not in plain
     assert rows["label_smoothing_factor: 0.1"].text == "TRL smooths no labels with dft"
+
+
+@pytest.mark.parametrize(
+    ("keys", "path"),
+    [
+        ("model_name_or_path: a/b\nmodel_revision: v2", "a/b@v2"),
+        ("model_name_or_path: a/b\nmodel_revision: main", "a/b"),
+        ("model_name_or_path: ./b\nmodel_revision: v2", "./b"),  # TRL reads the folder as it is
+        ("model_name_or_path: a/b", "a/b"),
+    ],
+)
+def test_a_revision_is_part_of_the_model_s_name(sft, keys, path):
+    settings, rows = sft(keys)
+
+    assert settings["model.path"] == path
+    assert not [
+        row
+        for row in rows.values()
+        if "model_revision" in row.what and row.status is Status.MISSING
+    ]

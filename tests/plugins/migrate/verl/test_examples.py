@@ -244,3 +244,12 @@ def test_an_estimator_of_ones_own_has_no_equivalent_and_a_stand_in_that_is_named
     assert "--estimator FILE.py:NAME" in " ".join(migrated.report.split())
     assert "in the place of my_median; see the report" in Path("run.toml").read_text()
     assert run("--strict", "--", *words, output="strict.toml").code == 1
+
+
+def test_held_out_prompts_are_sampled_from_a_nucleus_of_their_own(verl):
+    migrated = verl("dapo")
+
+    # val_kwargs has top_p 0.7 and top_k -1, which is that of training.
+    assert migrated.config["rollout"].get("top_p", 1.0) == 1.0
+    assert migrated.config["eval"]["top_p"] == 0.7
+    assert "top_k" not in migrated.config["eval"]

@@ -133,6 +133,9 @@ def _evaluation_without_effect(run: RunConfig) -> Iterator[tuple[str, str]]:
     )
     if run.eval.holds_rows_out:
         yield "eval.environment_split", "the run is evaluated on --eval.data or --eval.fraction."
+    if not any(run.eval.temperatures):
+        for name in ("top_p", "top_k", "min_p"):
+            yield f"eval.{name}", "evaluations are greedy. Set --eval.temperatures above 0 too."
 
 
 def _without_effect(

@@ -211,11 +211,37 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[ConfigError]:
             "the same. Set --eval.temperatures 1.0, or --eval.n_samples 1.",
             code="config/equal-samples",
         )
+    yield from _answers_of_evaluations(run, labels)
     if run.checkpoint.named_metric is not None and not held_out and not run.may_play_held_out:
         yield ConfigError(
             f"{labels('checkpoint.best_metric')}: there is no evaluation to take it from. "
             "Add --eval.data FILE or --eval.fraction 0.05.",
             code="metric/no-evaluation",
+        )
+
+
+def _answers_of_evaluations(run: RunConfig, labels: Labels) -> Iterator[ConfigError]:
+    evaluation, answer = run.eval, run.eval.max_new_tokens
+    if answer is not None and answer < run.rollout.min_new_tokens:
+        yield ConfigError(
+            f"{labels('eval.max_new_tokens')} is {answer}; expected at least "
+            f"{labels('rollout.min_new_tokens')} = {run.rollout.min_new_tokens}",
+            code="config/min-above-max-tokens",
+        )
+    option = "rollout.max_length" if evaluation.max_length is None else "eval.max_length"
+    longest, prompt = evaluation.max_length or run.rollout.max_length, run.data.max_prompt_tokens
+    if longest is not None and answer is not None and answer >= longest:
+        yield ConfigError(
+            f"{labels('eval.max_new_tokens')} is {answer}, but a sequence, with its prompt, has at most "
+            f"{labels(option)} = {longest} tokens. Set --eval.max_length {prompt + answer}.",
+            code="config/no-room-to-answer",
+        )
+    elif evaluation.max_length is not None and evaluation.max_length <= prompt:
+        yield ConfigError(
+            f"{labels('eval.max_length')} is {longest}, but prompts may take {labels('data.max_prompt_tokens')} = "
+            f"{prompt} tokens, which leaves no room to answer. Set --eval.max_length "
+            f"{prompt + (answer or run.rollout.max_new_tokens)}.",
+            code="config/no-room-to-answer",
         )
 
 

@@ -134,8 +134,8 @@ class CausalLM(nn.Module):
         if self.most_positions is not None and length > self.most_positions:
             raise ConfigError(
                 f"{type(self.model).__name__} has learned positions for {self.most_positions} tokens, and there may be "
-                f"sequences of {length}. Set rollout.max_length, or data.max_length of a run on examples, "
-                f"to {self.most_positions} at most, or choose another model.",
+                f"sequences of {length}. Set rollout.max_length (for evaluations eval.max_length), or data.max_length "
+                f"of a run on examples, to {self.most_positions} at most, or choose another model.",
                 code="model/too-few-positions",
             )
 

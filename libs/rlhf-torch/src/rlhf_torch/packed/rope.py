@@ -120,9 +120,9 @@ class PerSequenceRopes:
                 f"model {model}: the frequencies of its rotary embedding change when a sequence is longer than "
                 f"{self.limit} tokens, also for the tokens before; this run allows {max_length}. Tokens would be "
                 f"sampled by other frequencies than those that they are trained with. Set --rollout.max_length "
-                f"{self.limit} and a smaller --data.max_prompt_tokens; or, with longrope, give short_factor and "
-                "long_factor in the model's config.json the same values: those of long_factor, as a server for long "
-                "sequences does.",
+                f"{self.limit} and a smaller --data.max_prompt_tokens (for evaluations eval.max_length); or, with "
+                "longrope, give short_factor and long_factor in the model's config.json the same values: those of "
+                "long_factor, as a server for long sequences does.",
                 code="model/rope-changes",
             )
 

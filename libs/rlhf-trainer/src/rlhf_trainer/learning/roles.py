@@ -85,7 +85,7 @@ def runtime_spec(
         engine_spec=EngineSpec(
             model_path=run.model.path,
             dtype=run.model.dtype,
-            max_length=run.longest_sequence,
+            max_length=max(run.longest_sequence, run.longest_held_out),
             max_concurrency=max(completions, run.eval.n_samples),
             eos_token_ids=eos_token_ids,
             vocabulary=vocabulary,

@@ -90,7 +90,8 @@ class Evaluator:
         episodes = EpisodeRunner(
             executor=self.executor,
             context=replace(
-                self.context, sampling=replace(self.context.sampling, temperature=temperature)
+                self.context,
+                sampling=self.run_options.eval.sampling(self.context.sampling, temperature),
             ),
             seed_of=partial(eval_seed, self.run_options.seed, temperature_index),
             score=self.score,

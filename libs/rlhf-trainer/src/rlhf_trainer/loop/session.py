@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING
@@ -138,8 +138,9 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     context = played_with.context(engine, run.rollout.params(), run.longest_sequence)
     evaluator = None
     if eval_sets:
+        in_evaluations = replace(context, max_length=run.longest_held_out)
         evaluator = Evaluator(
-            eval_sets, run, executor, placement.groups, context, score, eval_metrics
+            eval_sets, run, executor, placement.groups, in_evaluations, score, eval_metrics
         )
     source = _source(resolved, demands, executor, context, score, placement, shapers)
     stack.push_async_callback(source.close)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlhf_config import AnswerSampling, CommandOptions, PaddingSampling
+from rlhf_config import AnswerSampling, CommandOptions, HubModel, PaddingSampling
 from rlhf_config.common import EngineSelection, NotNegative, Positive
 from rlhf_core import Config
 
@@ -21,7 +21,7 @@ _IN_FLIGHT_REMOTE = 16
 
 
 class EvaluatedModel(ModelToServe):
-    path: str = Field(
+    path: HubModel = Field(
         "",
         description="folder or hub name of the causal language model, folder of a run that exported one, or PEFT "
         "folder; empty with remote.url",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf_config import FlagParser
+from rlhf_config import FlagParser, pinned_folder
 
 
 def parser() -> FlagParser:
@@ -16,7 +16,9 @@ def parser() -> FlagParser:
         "them: in float32, rounded once to the base's dtype. The base is not changed.",
     )
     own.add_argument(
-        "base", metavar="BASE", help="folder or hub name that the adapter was trained on"
+        "base",
+        metavar="BASE",
+        help="folder or hub name (also NAME@REVISION) that the adapter was trained on",
     )
     own.add_argument(
         "adapter", metavar="ADAPTER", help="PEFT folder: adapter_config.json and weights"
@@ -41,6 +43,7 @@ def merge(words: Sequence[str]) -> int:
         PluginError: the merged model computes something else than the base with the adapter.
     """
     own = parser().parse_args(list(words))
+    own.base, own.adapter = pinned_folder(own.base), pinned_folder(own.adapter)
     # Imported here: help needs no torch.
     from rlhf_core.long_work import log_if_long
     from rlhf_torch.adapters.folder import read_adapter

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlhf_config import Labels, NamedPaths, Selections, Selector
+from rlhf_config import HubModel, Labels, NamedPaths, Selections, Selector
 from rlhf_config.common import ImageData, ModelPath
 from rlhf_core import CapabilityError
 from rlhf_core.capabilities import ENGINE_SEES, FIX, SERVES_ADAPTERS
@@ -27,8 +27,9 @@ class ModelToServe(ModelPath):
         description="number type of parameters and matrix products; auto: bfloat16 if the model's files have it, "
         "else float32",
     )
-    adapter: str | None = Field(
-        None, description="PEFT folder of an adapter for the model; unset: none"
+    adapter: HubModel | None = Field(
+        None,
+        description="PEFT folder of an adapter for the model, or NAME@REVISION of the Hub; unset: none",
     )
     serve: Literal["auto", "adapter", "merged"] = Field(
         "auto",

@@ -93,11 +93,7 @@ def _set_evaluation(source: SourceOptions, out: Outcome, labels: Mapping[str, st
     out.copy("eval.n_samples", group)
     if source.value(heat) is not None:
         out.set("eval.temperatures", [source.number(heat)], heat)
-    answer, held_out = (
-        f"orchestrator.{side}.sampling.max_completion_tokens" for side in ("train", "eval")
-    )
-    if source.value(held_out) not in (None, source.value(answer)):
-        out.missing(held_out, "held-out tasks have rollout.max_new_tokens, too")
+    _set_held_out_answers(source, out)
     for table in tables:
         count = cast(int, table.get("num_examples", source.whole(number)))
         if (label := labels.get(_id(table))) is not None and count > 0:
@@ -108,6 +104,27 @@ def _set_evaluation(source: SourceOptions, out: Outcome, labels: Mapping[str, st
                 _EVAL,
                 f"{_id(table)}: a run evaluates on held-out tasks of its environments; rlhf eval --env on others",
             )
+
+
+def _set_held_out_answers(source: SourceOptions, out: Outcome) -> None:
+    sampling = "orchestrator.eval.sampling"
+    for name in ("top_p", "top_k", "min_p"):
+        if source.value(f"{sampling}.{name}") is not None:
+            number = max(source.number(f"{sampling}.{name}"), 0)
+            out.set(f"eval.{name}", number, f"{sampling}.{name}")
+    training, held_out = "orchestrator.train.sampling", f"{sampling}.max_completion_tokens"
+    answer, limit = source.value(f"{training}.max_completion_tokens"), source.value(held_out)
+    if limit is None or limit == answer:
+        return
+    out.copy("eval.max_new_tokens", held_out)
+    given = source.given("orchestrator.seq_len") or source.value("seq_len") is None
+    length = "orchestrator.seq_len" if given else "seq_len"
+    if source.whole(held_out) > (
+        0 if answer is None else source.whole(f"{training}.max_completion_tokens")
+    ):
+        longest = source.whole(length) + source.whole(held_out)
+        comment = "a sequence of training and an answer; prime-rl's server has a limit of its own"
+        out.set("eval.max_length", longest, length, held_out, comment=comment)
 
 
 def _tables(value: object) -> Iterator[Table]:

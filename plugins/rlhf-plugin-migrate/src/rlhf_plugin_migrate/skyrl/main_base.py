@@ -77,6 +77,15 @@ def _set_rows(source: SourceOptions, out: Outcome) -> None:
         out.copy("eval.n_samples", number)
     else:
         out.differs(number, "one answer: at temperature 0, SkyRL's default, all are the same")
+    for name in ("top_p", "top_k", "min_p"):
+        key, training = (
+            f"generator.eval_sampling_params.{name}",
+            f"generator.sampling_params.{name}",
+        )
+        if source.number(heat) and source.value(key) != source.value(training):
+            out.set(f"eval.{name}", max(source.number(key), 0), key)
+        else:
+            out.nothing(key, f"the same as rollout.{name}, or answers are greedy")
 
 
 def _set_environment(source: SourceOptions, out: Outcome, adapter: str) -> None:
@@ -116,6 +125,14 @@ def _set_sizes(source: SourceOptions, out: Outcome) -> None:
     if source.value(limit) is not None or "env.use" in out.settings:
         comment = "the longest input of a turn, and its answer"
         out.set("rollout.max_length", longest, limit, prompt, ANSWER, comment=comment)
+    held_out = "generator.eval_sampling_params.max_generate_length"
+    if source.value(held_out) not in (None, source.value(ANSWER)):
+        out.copy("eval.max_new_tokens", held_out)
+        if "rollout.max_length" in out.settings:
+            answers = longest - source.whole(ANSWER) + source.whole(held_out)
+            out.set("eval.max_length", answers, limit, prompt, held_out, comment=comment)
+    else:
+        out.nothing(held_out, "the same as rollout.max_new_tokens")
     path, rows = "train.max_tokens_per_micro_batch", source.whole(micro)
     if source.whole(budget) > 0:
         out.set(path, max(source.whole(budget), longest), budget)

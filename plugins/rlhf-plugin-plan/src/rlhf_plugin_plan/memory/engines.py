@@ -124,11 +124,10 @@ class PlannedEngine:
         )
 
 
-def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> PlannedEngine:
+def planned_engine(planned: PlannedRun, notes: list[str]) -> PlannedEngine:
     """Return the engine that the run would start.
 
     Args:
-        length: number of tokens of the longest expected sequence.
         notes: list to which a note on every option that is not modeled is appended.
 
     Raises:
@@ -147,7 +146,7 @@ def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> Planne
             kv_width=BYTES[compute],
             max_sequences=min(options["slots"], spec.max_concurrency),
             shares_prefixes=options["share_prefixes"],
-            length=length,
+            length=spec.max_length,
             copies_weights=options["weights"] == "copy" or planned.runtime.name != "local:local",
             vllm=None,
             resident=options["decode"] != "stepwise",
@@ -189,7 +188,7 @@ def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> Planne
         kv_width=vllm.kv_width if vllm else BYTES[spec.dtype],
         max_sequences=vllm.max_sequences if vllm else spec.max_concurrency,
         shares_prefixes=bool(options.get("prefix_caching", False)),
-        length=length,
+        length=spec.max_length,
         copies_weights=True,
         vllm=vllm,
     )

@@ -14,7 +14,14 @@ _WITHOUT_ONE = ("tensorboard", "none", "all")
 
 
 def set_computing(source: SourceOptions, out: Outcome, backend: str) -> None:
-    """Set the weights' type and how passes are computed."""
+    """Set the model's revision, the weights' type and how passes are computed."""
+    revision, path = source.text("model_revision"), source.text("model_name_or_path")
+    is_folder = path.startswith(("/", ".", "~")) or path.count("/") > 1
+    if revision in ("", "main") or is_folder or not path:
+        out.nothing("model_revision", "the newest commit, or the model is a folder")
+    else:
+        keys = ("model_name_or_path", "model_revision")
+        out.set("model.path", f"{path}@{revision}", *keys)
     dtype = source.text("dtype")
     known = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32", "fp32": "float32"}
     out.set("model.dtype", known.get(dtype, "bfloat16"), "dtype")

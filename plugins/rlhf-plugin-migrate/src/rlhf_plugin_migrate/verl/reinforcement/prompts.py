@@ -73,7 +73,7 @@ def set_evaluation_of_answers(source: SourceOptions, out: Outcome) -> None:
         out.differs(n, "one answer: at temperature 0, which verl's default is, all are the same")
     for name in ("top_p", "top_k"):
         key, training = f"{_ROLLOUT}.val_kwargs.{name}", f"{_ROLLOUT}.{name}"
-        if heat and source.given(key) and source.value(key) != source.value(training):
-            out.missing(key, f"held-out prompts are sampled with rollout.{name}, too")
+        if heat and source.value(key) != source.value(training):
+            out.set(f"eval.{name}", max(source.number(key), 0), key)
         else:
             out.nothing(key, f"the same as rollout.{name}, or answers are greedy")

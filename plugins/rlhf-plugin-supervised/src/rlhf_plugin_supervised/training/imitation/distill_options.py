@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlhf_config import Labels, NamedPaths, OptionTree, Selections
+from rlhf_config import HubModel, Labels, NamedPaths, OptionTree, Selections
 from rlhf_core import Config, ConfigError
 from rlhf_core.plugins import Plugins
 
@@ -23,7 +23,7 @@ FULL_RATE = 1e-6
 
 
 class DistillTeacher(Config):
-    path: str | None = Field(
+    path: HubModel | None = Field(
         None,
         min_length=1,
         description="model to learn from: a folder or hub name, or a PEFT folder, which names its base",
