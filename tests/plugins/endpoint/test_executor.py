@@ -301,6 +301,21 @@ def test_one_episodes_key_opens_no_other(play):
     assert replies == [401, 401]
 
 
+def test_a_stop_string_within_min_new_tokens_cuts_no_answer(play):
+    """One character is one token here."""
+    heard = []
+    play.engine = FakeEngine(lambda request, index: "abcabcabc")
+
+    def agent(context):
+        heard.append(said(ask(context, context.messages, stop=["c"]))["content"])
+        heard.append(said(ask(context, context.messages, stop=["ca", "b"]))["content"])
+        return 1.0
+
+    play(agent, context=play.context(min_new_tokens=4))
+
+    assert heard == ["abcab", "abca"]
+
+
 def test_the_same_agent_gives_the_same_episodes_to_the_bit(play):
     """Also if its parallel requests arrive in another order."""
 

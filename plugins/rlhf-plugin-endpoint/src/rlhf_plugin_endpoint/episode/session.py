@@ -375,7 +375,7 @@ class EpisodeSession:
         self, request: ModelRequest, read: ModelInput, completion: Completion, place: bytes
     ) -> SampledCall:
         renderer = self._rendering.renderer_of(request)
-        answer = answer_of(request, read, completion, place, renderer)
+        answer = answer_of(request, read, completion, place, renderer, self.sampling)
         is_measured = self.sampling.logprobs or self._limits.measures_all
         if not is_measured and request.logprobs:
             # The run wants none, and a row has log-probs of all its tokens or of none.
