@@ -133,8 +133,8 @@ class DeepSpeedConfig(ComputeOptions):
     )
 
     def excluded_by_options(self) -> frozenset[str]:
-        """Return what compute, optimizers and adapters must not be, with the state that ranks share and the matrices they
-        do, and what DeepCompile does not support."""
+        """Return what compute, optimizers and adapters must not be, with the state that ranks share and the matrices
+        they do, and what DeepCompile does not support."""
         shared = {UNSHARED_STATE, FOUR_BIT_BASE} if self.zero_stage else set[str]()
         sharded = {WHOLE_PARAMETERS} if self.tensor_parallel > 1 else set[str]()
         compiled = {"model_adapter"} if self.deep_compile else set[str]()

@@ -250,8 +250,8 @@ def check_routes(selections: Selections, labels: Labels) -> None:
 
 
 def check_dtypes(model: ModelConfig, selections: Selections, labels: Labels) -> None:
-    """Refuse components that exclude each other, an adapter, or the parameters' dtype, and several ranks of a backend of
-    one process, in a command without other capabilities.
+    """Refuse components that exclude each other, an adapter, or the parameters' dtype, and several ranks of a backend
+    of one process, in a command without other capabilities.
 
     Raises:
         CapabilityError: names the component, and what to change.
