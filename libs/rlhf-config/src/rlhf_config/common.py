@@ -204,8 +204,7 @@ class AnswerSampling(Config):
     stop: tuple[str, ...] = Field((), description="texts that end an answer")
     min_new_tokens: NotNegative = Field(
         0,
-        description="number of first tokens of an answer that do not end it: end-of-sequence has no probability there, "
-        "and a text of stop that is complete within them is ignored",
+        description="number of first tokens of an answer without end-of-sequence, in which texts of stop are ignored",
     )
     max_new_tokens: Positive = Field(256, description="largest number of tokens in an answer")
 

@@ -13,7 +13,7 @@ from ..dialects.problems import RequestProblem
 
 
 class TokenBudget:
-    """What is left of an episode's tokens.
+    """Count of the tokens that are left of an episode's, with those that requests hold.
 
     Args:
         most: ``max_tokens``; None: no limit.
