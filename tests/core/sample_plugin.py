@@ -92,6 +92,13 @@ class Beside(Config):
         return frozenset({SERVES_ADAPTERS} if self.rank else ())
 
 
+class Waiting(Config):
+    metric: str = Field("reward/mean", description="what ends the run")
+
+    def metrics_named(self):
+        return {self.metric: "metric"}
+
+
 class Exploding(Config):
     depth: int = Field(1, description="too deep raises")
 
@@ -127,6 +134,7 @@ COMPONENTS = {
         component("one_turn", provides={EXECUTOR_SEES}),
         component("turns", needs={"environment"}, provides={"several_turns"}),
     ],
+    "rlhf_observers": [component("waits", config=Waiting)],
     "rlhf_environments": [component("maze", config=Discount)],
     "rlhf_sample_filters": [
         component("spread"),

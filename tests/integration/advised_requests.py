@@ -247,6 +247,8 @@ REQUESTS_REFUSED = {
             wrong={**ASKED, "times": 2, "max_requests": 1},
             told={"for more raise --rollout.endpoint.max_requests": {"max_requests": 2}},
         ),
+    ],
+    "rlhf_plugin_endpoint/episode/token_budget.py:check": [
         Advised(
             call=played,
             wrong={**ASKED, "times": 2, "max_tokens": 1},
@@ -264,7 +266,7 @@ REQUESTS_REFUSED = {
             },
         )
     ],
-    "rlhf_plugin_endpoint/episode/session.py:_sampling": [
+    "rlhf_plugin_endpoint/episode/session.py:_most_tokens": [
         Advised(
             call=played,
             wrong={**ASKED, "max_length": 20},

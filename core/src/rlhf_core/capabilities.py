@@ -55,6 +55,8 @@ SERVES_ADAPTERS = "serves_adapters"
 """Word of an engine that serves a low-rank adapter beside the base's weights (``EngineSpec.adapter_rank``)."""
 SERVES_FOUR_BITS = "serves_four_bits"
 """Word of an engine that can serve a base that the trainer quantizes to 4 bits (``EngineSpec.quantization``)."""
+FOUR_BIT_BASE = "four_bit_base"
+"""Word of an adapter on a base in 4 bits. A training backend that would cut or cast packed integers excludes it."""
 SHARES_WEIGHTS = "shares_weights"
 """Word of an engine that can compute with the trainer's own model, in the trainer's process."""
 ENGINE_SEES = "engine_reads_images"
@@ -216,6 +218,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     JUDGES_REWARDS: "the filter's answer depends on rewards",
     UNPAIRED_ANSWERS: "the preference loss takes answers without a partner",
     ENDLESS_TASKS: "the environment's training tasks have no end",
+    FOUR_BIT_BASE: "the adapter's base is held in 4 bits",
     UNSHARED_STATE: "the optimizer keeps state that ranks cannot share",
     WHOLE_PARAMETERS: "the optimizer has to see whole parameters",
     OWN_ORDER: "the prompt sampler draws in an order of its own",
@@ -277,8 +280,7 @@ class Chosen:
     def needs(self) -> frozenset[str]:
         """Capabilities that the component or its options need."""
         by_options = self.options.needed_by_options() if self.options else frozenset()
-        own = self.registered.component.needs | by_options | self.added
-        return own - self.unasked
+        return (self.registered.component.needs | by_options | self.added) - self.unasked
 
     @property
     def provides(self) -> frozenset[str]:
@@ -301,7 +303,8 @@ def check_words(component: Component[Any]) -> None:
     """
     for label in ("needs", "conflicts", "provides"):
         for word in sorted(getattr(component, label)):
-            if word in _WORDS or _AT_LEAST.fullmatch(word) or _is_own(word):
+            own = _OWN.fullmatch(word) and not word.startswith("aggregation:")
+            if own or word in _WORDS or _AT_LEAST.fullmatch(word):
                 continue
             near = difflib.get_close_matches(word, _WORDS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -310,10 +313,6 @@ def check_words(component: Component[Any]) -> None:
                 f"rlhf_core.capabilities, or one of the plugin's own, written PLUGIN:WORD.{hint}",
                 code="plugin/unknown-capability",
             )
-
-
-def _is_own(word: str) -> bool:
-    return bool(_OWN.fullmatch(word)) and not word.startswith("aggregation:")
 
 
 def needs_of(chosen: Iterable[Chosen]) -> frozenset[str]:
@@ -364,7 +363,8 @@ def check_excluded(chosen: Sequence[Chosen], present: frozenset[str]) -> None:
             told = BROUGHT_BY_OPTIONS.get(conflict, conflict)
             cause = AVOIDED.get(conflict) or f"an option: {told}"
             if by is not None:
-                cause = f"{by.flag} {by.registered.name}. Choose another {choice.flag}, or another {by.flag}"
+                own = "" if conflict in component.conflicts else f"other options of {choice.flag}, "
+                cause = f"{by.flag} {by.registered.name}. Choose {own}another {choice.flag}, or another {by.flag}"
             meaning = PROVIDED_BY_COMPONENTS.get(conflict)
             raise CapabilityError(
                 f"{choice.flag} {component.name} cannot be combined with {conflict!r}"
@@ -394,7 +394,6 @@ def _check_bound(choice: Chosen, need: str, samples: int, staleness: int) -> Non
 def _missing(choice: Chosen, need: str, chosen: Iterable[Chosen]) -> CapabilityError:
     fix = FIX.get(need, "no chosen component provides it")
     without = [one for one in chosen if need in one.registered.component.provides]
-    taken = "".join(
-        f" {one.flag} {one.registered.name} has it with other options." for one in without
-    )
-    return CapabilityError(f"{choice.flag} {choice.registered.name} needs {need!r}: {fix}.{taken}")
+    taken = [f" {one.flag} {one.registered.name} has it with other options." for one in without]
+    what = f"{choice.flag} {choice.registered.name} needs {need!r}: {fix}"
+    return CapabilityError(f"{what}.{''.join(taken)}")

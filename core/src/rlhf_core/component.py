@@ -76,6 +76,11 @@ class Config(BaseModel):
         names it. A run whose rewards are all named in its options refuses another one before it starts."""
         return {}
 
+    def metrics_named(self) -> Mapping[str, str]:
+        """Return the names of recorded metrics that the component waits for with these option values, each with the
+        option that names it. A run refuses one of evaluations (``eval/...``) that none of its evaluations gives."""
+        return {}
+
     def row_problem(self, row: Mapping[str, Any]) -> str | None:
         """Return what keeps the component from using a row with the columns of ``columns_needed``; None: nothing."""
         return None

@@ -49,6 +49,11 @@ class Rewards(Named):
         return ["quality"]
 
 
+class Metrics(Named):
+    def metrics_named(self):
+        return ["loss"]
+
+
 class List(Named):
     columns: ClassVar = ["answer"]
 
@@ -104,6 +109,7 @@ def test_a_good_component_passes():
         ({"factory": "collections:abc"}, "is not callable"),
         ({"config": List}, r"columns_needed\(\) is \['answer'\]; expected a mapping"),
         ({"config": Rewards}, r"rewards_named\(\) is \['quality'\]; expected a mapping"),
+        ({"config": Metrics}, r"metrics_named\(\) is \['loss'\]; expected a mapping"),
         ({"config": WithSection}, "names the options reward.x.key; expected some of its own, key,"),
         ({"config": Idle}, r"without_effect\(\) names the options rank; expected some of its own"),
         ({"config": Words}, r"needed_by_options\(\) is \['values'\]; expected a frozenset"),

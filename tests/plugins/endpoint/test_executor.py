@@ -301,6 +301,73 @@ def test_one_episodes_key_opens_no_other(play):
     assert replies == [401, 401]
 
 
+def test_a_stop_string_within_min_new_tokens_cuts_no_answer(play):
+    """One character is one token here."""
+    heard = []
+    play.engine = FakeEngine(lambda request, index: "abcabcabc")
+
+    def agent(context):
+        heard.append(said(ask(context, context.messages, stop=["c"]))["content"])
+        heard.append(said(ask(context, context.messages, stop=["ca", "b"]))["content"])
+        return 1.0
+
+    play(agent, context=play.context(min_new_tokens=4))
+
+    assert heard == ["abcab", "abca"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_parallel_requests_write_no_more_than_the_episode_may(play, count):
+    """Each may write 64 tokens, and writes all of them that it gets."""
+    statuses = []
+    play.engine = FakeEngine(lambda request, index: "x" * 99, delay_s=0.05)
+
+    def one(context, topic):
+        reply = ask(context, [{"role": "user", "content": f"topic {topic}"}], n=count)
+        statuses.append(reply.status_code)
+
+    async def agent(context):
+        await asyncio.gather(*(asyncio.to_thread(one, context, topic) for topic in range(5)))
+        return 1.0
+
+    rows = play(agent, max_tokens=150)
+
+    assert sum(int(row.action_mask.sum()) for row in rows) == 150
+    assert sorted(statuses) == ([200] * 3 + [403] * 2 if count == 1 else [200] * 2 + [403] * 3)
+
+
+def test_a_request_waits_for_tokens_that_another_one_does_not_need(play):
+    play.engine = FakeEngine(lambda request, index: "x" * 10, delay_s=0.05)
+
+    def one(context, topic):
+        said(ask(context, [{"role": "user", "content": f"topic {topic}"}]))
+
+    async def agent(context):
+        await asyncio.gather(*(asyncio.to_thread(one, context, topic) for topic in range(4)))
+        return 1.0
+
+    rows = play(agent, max_tokens=80)
+
+    assert [request.sampling.max_new_tokens for request in play.engine.requests] == [64, 64, 58, 47]
+    assert sum(int(row.action_mask.sum()) for row in rows) == 44  # with the end of each
+
+
+def test_more_answers_at_once_than_tokens_are_left_are_refused(play):
+    play.engine = FakeEngine(lambda request, index: "x" * 99)
+
+    def agent(context):
+        assert ask(context, context.messages).status_code == 200
+        refused = ask(context, context.messages, n=3)
+        assert refused.json()["error"]["code"] == "episode_over"
+        assert "2 of its 66 tokens left" in refused.json()["error"]["message"]
+        assert ask(context, context.messages, n=2).status_code == 200
+        return 1.0
+
+    rows = play(agent, max_tokens=66)
+
+    assert sum(int(row.action_mask.sum()) for row in rows) == 66
+
+
 def test_the_same_agent_gives_the_same_episodes_to_the_bit(play):
     """Also if its parallel requests arrive in another order."""
 

@@ -12,6 +12,8 @@ RUN = [
     "d",
     "--reward",
     "exact_match",
+    "--backend",
+    "fsdp",
     "--runtime",
     "ray",
     "--dry-run",
@@ -49,7 +51,7 @@ def test_gpus_that_are_given_depend_on_nothing(capsys, gpus):
     assert ("2 GPU" in out) == (gpus == "2")
 
 
-EXAMPLES = ["--model", "m", "--data", "d", "--runtime", "ray", "--dry-run"]
+EXAMPLES = ["--model", "m", "--data", "d", "--runtime", "ray", "--backend", "fsdp", "--dry-run"]
 
 
 @pytest.mark.parametrize("command", ["sft", "dpo"])
@@ -59,6 +61,16 @@ def test_commands_that_train_on_examples_place_their_ranks_alone(capsys, command
     out = capsys.readouterr().out
     assert "policy x4: 4 x (1 CPU, 1 GPU)" in out
     assert "engine" not in out.partition("placement")[2].partition("data")[0]
+
+
+@pytest.mark.parametrize("command", ["train", "sft", "dpo"])
+def test_several_ranks_of_a_backend_of_one_process_are_refused_by_then(capsys, command):
+    words = RUN[1:] if command == "train" else EXAMPLES
+    of_one = ["torch" if word == "fsdp" else word for word in words]
+
+    assert main([command, *of_one, "--runtime.ray.ranks.policy", "4"]) == 2
+
+    assert "--backend torch trains in one process only" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

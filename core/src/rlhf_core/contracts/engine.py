@@ -32,7 +32,8 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     """Strings that end the turn as soon as its decoded text contains one. Their tokens stay in the sequence."""
     min_new_tokens: int = 0
-    """Tokens before which neither end-of-sequence nor a stop string ends the turn."""
+    """Number of first tokens among which nothing ends the turn: end-of-sequence has no probability there, and a stop
+    string that is complete within them is text like any other."""
     max_new_tokens: int = 256
     """Tokens of an answer at most, its end included."""
     logprobs: bool = True

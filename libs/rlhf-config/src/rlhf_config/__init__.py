@@ -12,6 +12,7 @@ from .checks.effects import reference_without_effect as reference_without_effect
 from .checks.effects import refuse_typed as refuse_typed
 from .checks.effects import schedule_without_effect as schedule_without_effect
 from .checks.effects import shared_without_effect as shared_without_effect
+from .checks.eval_names import metric_problems as metric_problems
 from .checks.features import check_dtypes as check_dtypes
 from .checks.held_out import held_out_paths as held_out_paths
 from .checks.held_out import held_out_problems as held_out_problems

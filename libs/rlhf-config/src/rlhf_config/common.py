@@ -207,7 +207,10 @@ class AnswerSampling(Config):
         "all tokens",
     )
     stop: tuple[str, ...] = Field((), description="texts that end an answer")
-    min_new_tokens: NotNegative = Field(0, description="smallest number of tokens in an answer")
+    min_new_tokens: NotNegative = Field(
+        0,
+        description="number of first tokens of an answer without end-of-sequence, in which texts of stop are ignored",
+    )
     max_new_tokens: Positive = Field(256, description="largest number of tokens in an answer")
 
     def at(self, temperature: float) -> SamplingParams:

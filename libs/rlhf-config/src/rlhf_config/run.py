@@ -60,7 +60,8 @@ class RolloutConfig(PaddingSampling, SamplingOptions):
     )
     stop: tuple[str, ...] = Field((), description="texts that end a turn of the policy")
     min_new_tokens: NotNegative = Field(
-        0, description="smallest number of tokens in a turn of the policy"
+        0,
+        description="number of first tokens of a turn without end-of-sequence, in which texts of stop are ignored",
     )
     max_new_tokens: Positive = Field(
         256, description="largest number of tokens in a turn of the policy"

@@ -120,8 +120,13 @@ def _check_answers(config: Config, name: str) -> None:
     assert isinstance(rewards, Mapping), (
         f"{name}: rewards_named() is {rewards!r}; expected a mapping of rewards to the options that name them"
     )
+    metrics = config.metrics_named()
+    assert isinstance(metrics, Mapping), (
+        f"{name}: metrics_named() is {metrics!r}; expected a mapping of metrics to the options that name them"
+    )
     for method, options in (
         ("columns_needed", named),
+        ("metrics_named", set(metrics.values())),
         ("rewards_named", set(rewards.values())),
         ("without_effect", set(config.without_effect())),
     ):

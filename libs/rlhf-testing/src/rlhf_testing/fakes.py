@@ -97,8 +97,9 @@ class FakeEngine:
     def _complete(self, request: GenerationRequest, index: int) -> Completion:
         text = self._text(request, index)
         stop = Stop.EOS
+        fewest = request.sampling.min_new_tokens  # of one character each
         for mark in request.sampling.stop:
-            if (found := text.find(mark)) >= 0:
+            if (found := text.find(mark, max(0, fewest - len(mark) + 1))) >= 0:
                 text, stop = text[: found + len(mark)], Stop.STRING
         tokens = self._renderer.encode(text) + ([EOS_ID] if stop is Stop.EOS else [])
         limit = request.sampling.max_new_tokens

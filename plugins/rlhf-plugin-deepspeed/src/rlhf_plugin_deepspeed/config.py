@@ -7,7 +7,12 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from rlhf_core.capabilities import BFLOAT16_WEIGHTS, UNSHARED_STATE, WHOLE_PARAMETERS
+from rlhf_core.capabilities import (
+    BFLOAT16_WEIGHTS,
+    FOUR_BIT_BASE,
+    UNSHARED_STATE,
+    WHOLE_PARAMETERS,
+)
 from rlhf_core.typed_table import TypedTable
 from rlhf_torch.options import ComputeOptions
 
@@ -128,9 +133,9 @@ class DeepSpeedConfig(ComputeOptions):
     )
 
     def excluded_by_options(self) -> frozenset[str]:
-        """Return what compute and optimizers must not be, with the state that ranks share and the matrices they do, and
-        what DeepCompile does not support."""
-        shared = {UNSHARED_STATE} if self.zero_stage else set[str]()
+        """Return what compute, optimizers and adapters must not be, with the state that ranks share and the matrices
+        they do, and what DeepCompile does not support."""
+        shared = {UNSHARED_STATE, FOUR_BIT_BASE} if self.zero_stage else set[str]()
         sharded = {WHOLE_PARAMETERS} if self.tensor_parallel > 1 else set[str]()
         compiled = {"model_adapter"} if self.deep_compile else set[str]()
         if self.deep_compile and self.zero_stage == 1:

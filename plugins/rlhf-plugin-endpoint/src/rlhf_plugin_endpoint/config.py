@@ -72,7 +72,8 @@ class EndpointConfig(Config):
     max_tokens: int | None = Field(
         None,
         ge=1,
-        description="largest number of tokens that the policy may write in an episode; unset: no limit",
+        description="largest number of tokens that the policy may write in an episode, in requests at the same time "
+        "too; unset: no limit",
     )
     max_n: int = Field(
         16, ge=1, le=1024, description="largest number of answers that one request may ask for"

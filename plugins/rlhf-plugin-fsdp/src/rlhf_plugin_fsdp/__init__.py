@@ -7,6 +7,7 @@ from typing import Any
 from rlhf_core import Component, hookimpl
 from rlhf_core.capabilities import (
     BACKEND_SEES,
+    FOUR_BIT_BASE,
     KEEPS_REFERENCE,
     REPLAYS_ROUTES,
     SEVERAL_RANKS,
@@ -29,6 +30,6 @@ def rlhf_train_backends() -> list[Component[Any]]:
             provides=frozenset(
                 {SEVERAL_RANKS, BACKEND_SEES, KEEPS_REFERENCE, REPLAYS_ROUTES, UNDOES_UPDATES}
             ),
-            conflicts=frozenset({UNSHARED_STATE}),
+            conflicts=frozenset({UNSHARED_STATE, FOUR_BIT_BASE}),
         )
     ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from rlhf_core import Component
-from rlhf_core.capabilities import SERVES_ADAPTERS, SERVES_FOUR_BITS
+from rlhf_core.capabilities import FOUR_BIT_BASE, SERVES_ADAPTERS, SERVES_FOUR_BITS
 
 from .options import StackedOptions
 
@@ -59,5 +59,6 @@ COMPONENT = Component(
     config=QloraOptions,
     summary="LoRA on a base in 4 bits, whose engine shares the trainer's model or unpacks the base",
     needs=frozenset({SERVES_ADAPTERS, SERVES_FOUR_BITS}),
+    provides=frozenset({FOUR_BIT_BASE}),
     extra="qlora",
 )

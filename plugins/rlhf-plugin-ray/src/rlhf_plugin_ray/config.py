@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rlhf_core import Config
+from rlhf_core.capabilities import SEVERAL_RANKS
 from rlhf_core.contracts import ProcessLayout, WeightWay
 
 from .layout import plan_layout
@@ -158,6 +159,13 @@ class RayRuntimeConfig(Config):
         10.0, gt=0, description="seconds for a process to end by itself before it is killed"
     )
     show_output: bool = Field(True, description="print the output of the actors' processes")
+
+    def needed_by_options(self) -> frozenset[str]:
+        """Return the need of a role with several ranks. A role that is not named may be none of the run's, but for the
+        policy."""
+        spread = self.gpus is not None and self.gpus > 1 and "policy" not in self.ranks
+        several = spread or any(number > 1 for number in self.ranks.values())
+        return frozenset({SEVERAL_RANKS} if several else ())
 
     @property
     def for_engines(self) -> frozenset[str]:

@@ -14,7 +14,7 @@ from rlhf_config.checks.features import (
     updates_per_batch,
 )
 from rlhf_config.train import TRAIN
-from rlhf_core import CapabilityError
+from rlhf_core import CapabilityError, ConfigError
 from rlhf_core.capabilities import BROUGHT_BY_OPTIONS
 from rlhf_core.plugins import load
 from rlhf_testing.errors import has_code
@@ -299,6 +299,31 @@ DEEP = {"backend.name": "deepspeed", "backend.deepspeed.deep_compile": True}
             },
             "lora needs 'serves_adapters'",
         ),
+        (
+            {"backend.name": "fsdp", "actor.adapter": "qlora"},
+            "fsdp cannot be combined with 'four_bit_base' (the adapter's base is held in 4 bits), which comes from "
+            "words: actor.adapter qlora. Choose another words: backend.name, or another words: actor.adapter.",
+        ),
+        (
+            {"backend.name": "deepspeed", "actor.adapter": "qlora"},
+            "Choose other options of words: backend.name, another ",
+        ),
+        (
+            {
+                "backend.name": "fsdp",
+                "critic.adapter": "qlora",
+                "algo.advantage.estimator": "gae",
+            },
+            "which comes from words: critic.adapter qlora",
+        ),
+        (
+            {
+                "actor.adapter": "qlora",
+                "engine.embedded.overlap": "always",
+                "rollout.max_staleness": 1,
+            },
+            "qlora needs 'serves_four_bits'",
+        ),
     ],
 )
 def test_what_was_refused_after_a_model_had_been_loaded_is_refused_by_its_options(given, part):
@@ -323,3 +348,31 @@ def test_what_was_refused_after_a_model_had_been_loaded_is_refused_by_its_option
 )
 def test_what_goes_together_is_accepted(given):
     run_of(**given)
+
+
+SPREAD = {"runtime.name": "ray", "engine.name": "vllm", "backend.name": "torch"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"runtime.ray.ranks.policy": 2}, {"runtime.ray.gpus": 2}, {"runtime.ray.ranks.ref": 2}],
+)
+def test_several_ranks_of_a_backend_of_one_process_are_refused_by_their_options(given):
+    with pytest.raises(ConfigError, check=has_code("ranks/one-process")) as caught:
+        run_of(**SPREAD, **given)
+
+    assert "backend.name torch trains in one process only" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"runtime.ray.gpus": 2, "runtime.ray.ranks.policy": 1},
+        {"runtime.ray.ranks.policy": 2, "backend.name": "fsdp"},
+        {"runtime.ray.gpus": 2, "backend.name": "deepspeed"},
+        {"backend.name": "deepspeed", "backend.deepspeed.zero_stage": 0, "actor.adapter": "qlora"},
+    ],
+)
+def test_ranks_that_a_backend_can_have_are_accepted(given):
+    run_of(**SPREAD | given)

@@ -7,6 +7,7 @@ from rlhf_core import ConfigError
 from rlhf_testing.errors import has_code
 
 AHEAD = ("--rollout.max_staleness", "2")
+WAITS = ("--observers.use", "waits", "--observers.waits.metric")
 ROOM = ["--rollout.max_length", "64"]
 
 CONTRADICTIONS = {
@@ -220,6 +221,26 @@ CONTRADICTIONS = {
         "there is no evaluation",
         "metric/no-evaluation",
     ),
+    "an observer of a misspelled metric": (
+        ["--eval.data", "hard=x.jsonl", *WAITS, "eval/hard/T0/pas@1"],
+        "--observers.waits.metric eval/hard/T0/pas@1: expected a metric that this run evaluates: eval/hard/T0/reward",
+        "metric/unknown",
+    ),
+    "the same, with what was meant": (
+        ["--eval.data", "hard=x.jsonl", *WAITS, "eval/hard/T0/pas@1"],
+        "Did you mean eval/hard/T0/pass@1?",
+        "metric/unknown",
+    ),
+    "an observer of a reward that nothing gives": (
+        ["--eval.data", "hard=x.jsonl", *WAITS, "eval/hard/T0/reward/patern"],
+        "Did you mean eval/hard/T0/reward/pattern?",
+        "metric/unknown",
+    ),
+    "an observer of no evaluation": (
+        [*WAITS, "eval/hard/T0/reward"],
+        "--observers.waits.metric eval/hard/T0/reward: there is no evaluation",
+        "metric/no-evaluation",
+    ),
     "stale samples with recomputed log-probs": (
         [*AHEAD, "--algo.loss.old_logprobs", "recompute"],
         "--algo.correction.kind tis",
@@ -285,6 +306,19 @@ def test_a_contradiction_is_refused(resolved, words, part, code):
     "words",
     [
         ("--data", "b", "--data.probabilities", "0.3334", "0.6666"),
+        (*WAITS, "reward/mean"),
+        ("--eval.fraction", "0.1", "--checkpoint.best_metric", "eval/set/T0/reward/pattern"),
+        ("--eval.fraction", "0.1", *WAITS, "eval/set/T0/pass@1"),
+        ("--eval.fraction", "0.1", *WAITS, "eval/set/T0/rollout/turns"),
+        ("--eval.fraction", "0.1", *WAITS, "eval/set/T0/dropped_prompts"),
+        (
+            *("--env", "maze", "--executor", "turns", "--rollout.max_length", "2048"),
+            *("--eval.data", "x.jsonl", *WAITS, "eval/x/T0/reward/way"),
+        ),
+        (
+            *("--env", "maze", "--executor", "turns", "--rollout.max_length", "2048"),
+            *(*WAITS, "eval/maze/T0/reward"),
+        ),
         ("--rollout.max_length", "1025"),
         ("--train.batch_size", "512"),
         ("--train.batch_size", "128", "--train.inner_epochs", "2"),

@@ -195,6 +195,37 @@ def test_a_bad_row_is_named(load, row, reason, code):
         load(columns, row)
 
 
+PAIR = {"prompt": "a<image>", "images": ["3.png"], "chosen": "yes", "rejected": "no"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"rejected_images": ["5.png"]},
+            "column 'rejected_images' has .* column 'images' has others",
+        ),
+        ({"chosen_images": "5.png"}, "column 'chosen_images' has images for one answer alone"),
+        (
+            {"images": [], "prompt": "a", "rejected_images": ["5.png"]},
+            "'rejected_images' has .* into the column 'images'",
+        ),
+    ],
+)
+def test_images_of_one_answer_of_a_pair_are_refused_by_name(load, changes, reason):
+    """They were ignored, and both answers were learned behind the images of the prompt."""
+    with pytest.raises(DataError, match=reason, check=has_code("data/images-of-one-answer")):
+        load(PairColumns(chat=True), PAIR | changes)
+
+
+@pytest.mark.parametrize("same", [{}, {"rejected_images": ["3.png"]}, {"rejected_images": []}])
+def test_images_of_answers_that_are_those_of_the_prompt_are_accepted(load, same):
+    rows = load(PairColumns(chat=True), PAIR | same)
+
+    assert len(rows) == 2
+    assert rows.media_of(0) == rows.media_of(1) != ()
+
+
 def test_images_have_no_place_in_a_plain_text(load):
     row = {"text": "abc", "images": ["3.png"]}
 

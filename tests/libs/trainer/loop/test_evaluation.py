@@ -92,6 +92,19 @@ def test_segments_count_once_and_a_threshold_that_is_no_binary_fraction_is_met()
     assert summarize([], 0.7) == {}
 
 
+def test_a_prompt_that_lost_a_sample_takes_no_pass_at_k_away_from_the_others():
+    """Prompt 0 has 4 samples, of which 1 passes; prompt 1 has 3, of which 2 pass."""
+    rows = [trajectory(0, sample, float(sample == 0)) for sample in range(4)]
+    rows += [trajectory(1, sample, float(sample < 2)) for sample in range(3)]
+
+    summary = summarize(batches(rows), pass_threshold=1.0)
+
+    # pass@1: (1/4 + 2/3) / 2; pass@2: (1 - 3/6 + 1 - 0/3) / 2; pass@4 of prompt 0 alone: 1
+    assert summary["pass@1"] == pytest.approx((1 / 4 + 2 / 3) / 2)
+    assert summary["pass@2"] == pytest.approx(0.75)
+    assert summary["pass@4"] == 1.0
+
+
 @pytest.mark.parametrize("num_samples", [1, 2, 3, 4, 7, 8])
 def test_the_names_are_those_of_a_summary(num_samples):
     rows = [trajectory(0, sample, 1.0) for sample in range(num_samples)]

@@ -424,7 +424,7 @@ def test_a_best_metric_that_no_evaluation_gives_is_refused_before_the_first_step
     with pytest.raises(ConfigError) as caught:
         small_run(wrong, {"eval": {"at_start": False}})
 
-    assert "--checkpoint.best_metric eval/rows/T1/reward" in str(caught.value)
+    assert "checkpoint.best_metric eval/rows/T1/reward" in str(caught.value)
     assert "eval/rows/T0/reward" in str(caught.value)
     assert "learn" not in small_run.events
 

@@ -151,7 +151,7 @@ def test_evaluations_are_sampled_as_training_is_except_for_options_of_their_own(
 ):
     def look(session):
         context = session.evaluator.context
-        used = session.evaluator.options.sampling(context.sampling, 0.5)
+        used = session.evaluator.run_options.eval.sampling(context.sampling, 0.5)
         values = (used.top_p, used.top_k, used.min_p, used.max_new_tokens)
         return context.max_length, values, used.stop, used.temperature
 

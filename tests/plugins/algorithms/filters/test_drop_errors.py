@@ -1,5 +1,7 @@
 """``drop_errors``: samples that report an error."""
 
+from dataclasses import replace
+
 import pytest
 
 from rlhf_plugin_algorithms.filters.drop_errors import DropErrors, DropErrorsConfig
@@ -53,3 +55,25 @@ def test_an_episode_with_errors_in_two_sequences_counts_once(Row, columns, sound
     )
 
     assert sound(some, max_share=0.5) is None
+
+
+def test_a_metric_that_no_sample_of_a_step_reported_is_said_once(Row, columns, info, caplog):
+    filter_ = DropErrors(DropErrorsConfig(metric="crashs"))
+    some = columns(Row(metrics={"crash": 1.0, "turns": 2.0}))
+
+    for step in (1, 1, 2, 2, 3):
+        assert filter_.keep(some, replace(info, step=step)) is None
+
+    (said,) = caplog.messages
+    assert said.startswith("drop_errors: no sample has reported the metric crashs ")
+    assert said.endswith("Near to it: crash")
+
+
+def test_a_metric_that_one_sample_reports_is_not_said_to_be_missing(Row, columns, info, caplog):
+    filter_ = DropErrors(DropErrorsConfig())
+
+    filter_.keep(columns(Row(metrics={"turns": 2.0})), replace(info, step=1))
+    filter_.keep(columns(Row(metrics={"error": 0.0})), replace(info, step=1))
+    filter_.keep(columns(Row()), replace(info, step=2))
+
+    assert not caplog.messages

@@ -41,6 +41,16 @@ def test_a_stop_string_ends_the_answer_though_it_spans_two_pieces(speaking):
         assert "".join(pieces) == whole[: whole.index(stop) + 3]
 
 
+def test_a_stop_string_within_the_first_tokens_ends_no_answer(speaking):
+    """One character is one token here."""
+    (whole,) = speaking(pieces_of, piece=0, temperature=0.0, min_new_tokens=24)
+    stop = next(letter for letter in whole[:9] if whole.find(letter, 9) > 0)
+
+    for piece in (0, 1, 4):
+        pieces = speaking(pieces_of, piece=piece, temperature=0.0, stop=(stop,), min_new_tokens=9)
+        assert "".join(pieces) == whole[: whole.index(stop, 9) + 1]
+
+
 def test_an_answer_ends_at_its_limit_and_at_that_of_the_conversation(speaking):
     """The prompt, user:hello and assistant:, has 21 tokens with the line break."""
     (long,) = speaking(pieces_of, piece=0, temperature=0.0, min_new_tokens=24)

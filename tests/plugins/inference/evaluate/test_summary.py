@@ -108,6 +108,19 @@ def test_episodes_without_a_reward_count_for_tokens_and_ends_alone():
     assert summary.tokens_out == 12
 
 
+def test_a_task_that_lost_an_episode_takes_no_pass_at_k_away_from_the_others():
+    rows = [episode(0, sample, float(sample == 0)) for sample in range(4)]
+    rows += [episode(1, sample, float(sample < 2)) for sample in range(3)] + [episode(1, 3, None)]
+    rows += [episode(2, sample, 0.0) for sample in range(4)]
+
+    summary = only_summary(rows)
+
+    # pass@1: (1/4 + 2/3 + 0) / 3; pass@2: (1/2 + 1 + 0) / 3; pass@4 of tasks 0 and 2: (1 + 0) / 2
+    found = {k: (rate.value, rate.tasks) for k, rate in summary.pass_at.items()}
+    assert found == {1: (pytest.approx(11 / 36), 3), 2: (0.5, 3), 4: (0.5, 2)}
+    assert summary.unscored == 1
+
+
 def test_nothing_scored_gives_no_rates():
     summary = only_summary([episode(0, 0, None)])
 

@@ -71,6 +71,41 @@ def test_bytes_that_never_become_a_character_do_not_pile_up():
     assert max(lengths) <= 2 * LONGEST_CHARACTER
 
 
+@pytest.mark.parametrize(
+    ("stop", "ignored", "hit"),
+    [
+        (("hel",), 1, None),  # complete within the first token
+        (("lo",), 2, None),
+        (("lo",), 1, 1),
+        (("lo w",), 2, 2),  # begins in an ignored token and ends behind them
+        (("lo", "world"), 2, 3),
+        (("l",), 1, 1),  # one is ignored, the next one is not
+    ],
+)
+def test_a_string_within_the_ignored_tokens_is_text_like_any_other(stop, ignored, hit):
+    watcher = StopWatcher(decode, stop, ignored)
+
+    hits = [place for place, token in enumerate([0, 1, 2, 3, 4, 5]) if watcher.push(token)]
+
+    assert (hits[0] if hits else None) == hit
+
+
+@pytest.mark.parametrize("stop", ["a\N{RIGHTWARDS ARROW}", "ya", "a"])
+@pytest.mark.parametrize("ignored", range(9))
+def test_ignored_bytes_of_a_character_count_where_it_is_complete(stop, ignored):
+    tokens = list("ya\N{RIGHTWARDS ARROW}ya\N{RIGHTWARDS ARROW}ya".encode())
+    watcher = StopWatcher(byte_decode, (stop,), ignored)
+
+    hits = [place for place, token in enumerate(tokens) if watcher.push(token)]
+
+    ends = [
+        place
+        for place in range(len(tokens))
+        if byte_decode(tokens[: place + 1]).endswith(stop) and place >= ignored
+    ]
+    assert hits[0] == ends[0]
+
+
 def test_it_stays_found():
     watcher = StopWatcher(decode, ("hel",))
     watcher.push(0)

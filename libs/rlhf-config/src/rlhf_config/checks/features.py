@@ -19,13 +19,14 @@ from rlhf_core.capabilities import (
     SEEING,
     SERVES_ADAPTERS,
     SERVES_FOUR_BITS,
+    SEVERAL_RANKS,
     SHARES_WEIGHTS,
     SLEEP,
     STALE_ROLLOUTS,
     Chosen,
 )
 from rlhf_core.contracts.backend import Aggregation
-from rlhf_core.errors import CapabilityError
+from rlhf_core.errors import CapabilityError, ConfigError
 
 from ..common import ModelConfig
 from ..problems import Labels
@@ -181,11 +182,13 @@ def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
 
     Raises:
         CapabilityError: see ``capabilities.check``.
+        ConfigError: see ``check_ranks``.
     """
     if not run.algo.kl.coef:
         selections = {path: found for path, found in selections.items() if path != _KL}
     chosen = _chosen(without_idle_critic(selections, labels), labels)
     rollout, features = run.rollout, features_of(run, selections)
+    check_ranks(selections, labels)
     capabilities.check(chosen, features, rollout.n_samples_per_prompt, rollout.max_staleness)
     check_shared(selections, labels)
     if run.algo.correction.replay_routes:
@@ -214,6 +217,23 @@ def check_shared(selections: Selections, labels: Labels) -> None:
             )
 
 
+def check_ranks(selections: Selections, labels: Labels) -> None:
+    """Refuse a training backend that trains in one process, where the runtime is to give a role several.
+
+    Raises:
+        ConfigError: names both, and what to change.
+    """
+    (runtime,), (backend,) = selections["runtime.name"], selections["backend.name"]
+    able = backend.registered.component.provides
+    if SEVERAL_RANKS in runtime.options.needed_by_options() and SEVERAL_RANKS not in able:
+        raise ConfigError(
+            f"{labels('runtime.name')} {runtime.name} is to run several processes of a role, and "
+            f"{labels('backend.name')} {backend.name} trains in one process only. Choose a backend that provides "
+            f"{SEVERAL_RANKS!r}, such as fsdp or deepspeed, or leave each role at one process.",
+            code="ranks/one-process",
+        )
+
+
 def check_routes(selections: Selections, labels: Labels) -> None:
     """Refuse an engine that does not tell its routes to experts, and a training backend that cannot follow them.
 
@@ -230,12 +250,14 @@ def check_routes(selections: Selections, labels: Labels) -> None:
 
 
 def check_dtypes(model: ModelConfig, selections: Selections, labels: Labels) -> None:
-    """Refuse components that exclude each other, an adapter, or the parameters' dtype, in a command without other
-    capabilities.
+    """Refuse components that exclude each other, an adapter, or the parameters' dtype, and several ranks of a backend
+    of one process, in a command without other capabilities.
 
     Raises:
         CapabilityError: names the component, and what to change.
+        ConfigError: as ``check_ranks``.
     """
+    check_ranks(selections, labels)
     found = {
         BFLOAT16_WEIGHTS: model.dtype == "bfloat16",
         "model_adapter": bool(selections["actor.adapter"]),

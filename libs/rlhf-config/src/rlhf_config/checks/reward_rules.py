@@ -32,14 +32,10 @@ def missing_reward(selections: Selections, labels: Labels) -> Iterator[ConfigErr
 
 
 def unknown_rewards(selections: Selections, labels: Labels) -> Iterator[ConfigError]:
-    """Yield the problem of each component that asks for a reward which the run does not have.
-
-    An environment, or an executor that rewards, gives rewards whose names are known once it has: with one any will do.
-    """
-    (executor,) = selections["rollout.executor"]
-    if selections["env.use"] or REWARDS_EPISODES in executor.registered.component.provides:
+    """Yield the problem of each component that asks for a reward which the run does not have."""
+    names = reward_names(selections)
+    if names is None:
         return
-    names = [chosen.name for chosen in selections["reward.use"]]
     for selection in (one for found in selections.values() for one in found):
         for name, option in sorted(selection.options.rewards_named().items()):
             if name in names:
@@ -52,6 +48,15 @@ def unknown_rewards(selections: Selections, labels: Labels) -> Iterator[ConfigEr
                 f"--reward {' '.join([*names, name])}.",
                 code="reward/unknown",
             )
+
+
+def reward_names(selections: Selections) -> list[str] | None:
+    """Return the names of a run's rewards; None: an environment, or an executor that rewards, gives rewards whose names
+    are known once it has."""
+    (executor,) = selections["rollout.executor"]
+    if selections["env.use"] or REWARDS_EPISODES in executor.registered.component.provides:
+        return None
+    return [chosen.name for chosen in selections["reward.use"]]
 
 
 def reward_rules(run: RunConfig, selections: Selections, labels: Labels) -> Iterator[ConfigError]:

@@ -13,7 +13,7 @@ from rlhf_core.plugins import GIVEN, Plugins
 from ..problems import Labels, missing
 from ..resolved import EnvironmentOptions, Selections
 from ..run import RunConfig
-from .eval_names import best_metric_problems
+from .eval_names import eval_name_problems
 from .features import environment_shares
 from .held_out import held_out_problems, set_names
 from .learning_rules import learning_rules
@@ -34,7 +34,7 @@ def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugi
         *_data_rules(run, labels),
         *learning_rules(run, selections, labels, plugins),
         *reward_rules(run, selections, labels),
-        *_evaluation_rules(run, labels),
+        *_evaluation_rules(run, selections, labels),
         *in_process_rules(selections, labels),
     ):
         raise problem
@@ -177,7 +177,9 @@ def _template_rules(template: str, labels: Labels) -> Iterator[ConfigError]:
         )
 
 
-def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[ConfigError]:
+def _evaluation_rules(
+    run: RunConfig, selections: Selections, labels: Labels
+) -> Iterator[ConfigError]:
     evaluation = run.eval
     yield from held_out_problems(evaluation, run.data.train, labels)
     if run.data.source is not None and len(run.env.use) > 1:
@@ -186,8 +188,9 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[ConfigError]:
             "most one",
             code="config/source-of-several-environments",
         )
-    if held_out := set_names(evaluation, run.data.train):
-        yield from best_metric_problems(run, held_out)
+    held_out = set_names(evaluation, run.data.train)
+    if held_out or not run.may_play_held_out:
+        yield from eval_name_problems(run, selections, held_out, labels)
     if evaluation.every and not held_out and not run.may_play_held_out:
         yield ConfigError(
             f"{labels('eval.every')} is {evaluation.every}, but there is nothing to evaluate on. Set --eval.data FILE, "
@@ -212,12 +215,6 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[ConfigError]:
             code="config/equal-samples",
         )
     yield from _answers_of_evaluations(run, labels)
-    if run.checkpoint.named_metric is not None and not held_out and not run.may_play_held_out:
-        yield ConfigError(
-            f"{labels('checkpoint.best_metric')}: there is no evaluation to take it from. "
-            "Add --eval.data FILE or --eval.fraction 0.05.",
-            code="metric/no-evaluation",
-        )
 
 
 def _answers_of_evaluations(run: RunConfig, labels: Labels) -> Iterator[ConfigError]:

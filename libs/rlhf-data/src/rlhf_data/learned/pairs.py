@@ -11,6 +11,7 @@ from itertools import chain
 import numpy as np
 
 from rlhf_core.batch.task import Message
+from rlhf_core.media.loader import images_in
 from rlhf_core.media.parts import references_in
 
 from ..chat.renderer import TokenizerRenderer
@@ -28,6 +29,9 @@ from .row_loader import RowLoader
 from .sequences import LearnedSequence, cut_to, max_tokens_of
 from .tokens import LearnedTokens
 from .weights import check_judged, without_weights
+
+IMAGES_OF_ANSWERS = ("chosen_images", "rejected_images")
+"""Columns of rows of other trainers, in which each answer of a pair may have been given to images of its own."""
 
 
 class Pairs:
@@ -49,6 +53,7 @@ class Pairs:
             *self._answers.format.columns,
             names.chosen_key,
             names.rejected_key,
+            *IMAGES_OF_ANSWERS,
             *(name for name in optional if name is not None),
         )
 
@@ -60,6 +65,7 @@ class Pairs:
         """Return the renderings of the preferred answer and of the other, each with the prompt."""
         names = self._columns
         margin_of(row, names.margin_key)
+        _check_images_of_answers(row, images)
         if are_texts(row, names):
             texts = [
                 self._answers.answer(row, text, names.tools_key, images)
@@ -104,6 +110,30 @@ class Pairs:
             check_judged(one, answers)
             found.append(self._answers.chats(row).find(one, answers, tools))
         return found
+
+
+def _check_images_of_answers(row: Row, images: RowImages) -> None:
+    """Refuse an answer with other images than the prompt: both answers of a pair are learned behind one prompt.
+
+    Raises:
+        RowProblem: names the column.
+    """
+    if not images.sees or images.key == "":
+        return
+    shared = images.column(row)
+    for name in IMAGES_OF_ANSWERS:
+        if name == shared or not images_in(row.get(name)):
+            continue
+        if shared is None or images_in(row[name]) != images_in(row[shared]):
+            beside = (
+                "no other column has any" if shared is None else f"column {shared!r} has others"
+            )
+            raise RowProblem(
+                "images of one answer",
+                f"column {name!r} has images for one answer alone, and {beside}; expected both answers to one prompt "
+                "with one list of images. Put images that both answers see into the column 'images' and leave "
+                f"{name!r} out; leave out a row whose answers see different ones",
+            )
 
 
 def margin_of(row: Row, key: str | None) -> float | None:

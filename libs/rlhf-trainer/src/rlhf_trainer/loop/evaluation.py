@@ -113,8 +113,8 @@ def _losses(groups: Sequence[FinishedGroup]) -> dict[str, float]:
 
 
 def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> dict[str, float]:
-    """Return mean reward, mean response length, share of truncated samples, pass@k for k = 1, 2, 4, ..., and means of
-    ``reward/NAME`` for each reward and ``rollout/NAME`` for each metric of rewards, environment and executor.
+    """Return mean reward, mean response length, share of truncated samples, pass@k for k = 1, 2, 4, ... (of the prompts
+    that have k samples with a score), and means of ``reward/NAME`` and ``rollout/NAME`` for each reward and metric.
 
     A mean of a named metric is over the episodes that have it. A sample passes if its total reward is at least
     ``pass_threshold``, both in float32. Segments of one episode count once: with the largest reward, the actions of
@@ -132,8 +132,8 @@ def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> di
         "response_length": float(batch.num_actions.sum() / len(first)),
         "truncated": float(np.mean(np.bincount(batch.episode, weights=batch.truncated) > 0)),
         **{
-            f"pass@{k}": float(np.mean(pass_at_k(passed, total, k)))
-            for k in powers_of_two(int(total.min()))
+            f"pass@{k}": float(np.mean(pass_at_k(passed[total >= k], total[total >= k], k)))
+            for k in powers_of_two(int(total.max()))
         },
         **metric_values(named_metrics(batch)),
     }

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING
 
-from rlhf_config.checks.eval_names import best_metric_problems
+from rlhf_config.checks.eval_names import eval_name_problems
 from rlhf_config.checks.features import environment_shares, spare_prompts
 from rlhf_config.checks.learning_rules import resting_policy
 from rlhf_config.resolved import Resolved
@@ -202,9 +202,9 @@ def _sampler(resolved: Resolved, tasks: Tasks) -> PromptSampler | None:
 
 
 def _eval_metrics(resolved: Resolved, eval_sets: Collection[str]) -> list[NamedMetric]:
-    """Build the metrics of evaluations, and refuse a best metric, or an interval, that no evaluation gives."""
+    """Build the metrics of evaluations, and refuse names of metrics, or an interval, that no evaluation gives."""
     run, metrics = resolved.run, metrics_of(resolved.selections["eval.metrics"])
-    for problem in best_metric_problems(run, eval_sets):
+    for problem in eval_name_problems(run, resolved.selections, eval_sets):
         raise problem
     if run.eval.every and not eval_sets:
         raise ConfigError(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+import logging
+
 from pydantic import Field
 
 from rlhf_core import Component, Config
 from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
 from rlhf_core.lazy import np
+
+log = logging.getLogger(__name__)
 
 
 class DropErrorsConfig(Config):
@@ -32,10 +37,13 @@ class DropErrors:
 
     def __init__(self, config: DropErrorsConfig) -> None:
         self.config = config
+        self._reported: set[str] = set()
+        self._first_step: int | None = None
+        self._said = False
 
     def keep(self, group: TrajectoryColumns, info: RolloutInfo) -> str | None:
         """Return None or ``errors``."""
-        del info
+        self._say_if_missing(group, info)
         reported = group.metrics.get(self.config.metric)
         if reported is None:
             return None
@@ -43,6 +51,27 @@ class DropErrors:
         # NaN stands where a sample did not report the metric, and is not above 0.
         failed = np.bincount(episode, weights=reported > 0) > 0  # (E,) for E episodes
         return "errors" if failed.mean() > self.config.max_share else None
+
+    def _say_if_missing(self, group: TrajectoryColumns, info: RolloutInfo) -> None:
+        """Say once, when a step is over, that none of its samples reported the metric: some report it with the first
+        error alone, most misses are misspelt."""
+        self._reported |= set(group.metrics)
+        if self._first_step is None:
+            self._first_step = info.step
+        metric = self.config.metric
+        if self._said or info.step == self._first_step or metric in self._reported:
+            return
+        self._said = True
+        near = difflib.get_close_matches(metric, sorted(self._reported), n=3, cutoff=0.4)
+        others = ", ".join(near or sorted(self._reported))
+        log.warning(
+            "drop_errors: no sample has reported the metric %s (--rollout.drop_errors.metric), so no prompt is "
+            "dropped until one does. %s",
+            metric,
+            f"{'Near to it' if near else 'Reported are'}: {others}"
+            if others
+            else "None is reported",
+        )
 
 
 COMPONENT = Component(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rlhf_core.contracts import Completion, Message, Renderer, Stop, ToolCall
+from rlhf_core.contracts import Completion, Message, Renderer, SamplingParams, Stop, ToolCall
 
 from ..dialects.chat_messages import written_call
 from ..dialects.model_request import ModelAnswer, ModelRequest
@@ -18,15 +18,23 @@ def answer_of(
     completion: Completion,
     place: bytes,
     renderer: Renderer,
+    own: SamplingParams,
 ) -> ModelAnswer:
-    """Return a completion as the client gets it."""
+    """Return a completion as the client gets it.
+
+    Args:
+        own: the run's sampling; within its ``min_new_tokens`` first tokens a stop string is text like any other.
+    """
     token_ids = completion.token_ids.tolist()
     parsed = renderer.parse(token_ids, prompt_ids=read.token_ids.tolist(), tools=request.tools)
     content = parsed.text if parsed.content is None else parsed.content
     if request.prompt is not None:
         content = parsed.text
-    text, text_end = _cut(parsed.text, request.stop)
-    content, content_end = _cut(content, request.stop)
+    ignored = 0 if request.form else own.min_new_tokens
+    # Counted from the end, because what was parsed may lack the beginning, such as a thought.
+    last = len(renderer.decode(token_ids[ignored:])) if ignored and request.stop else None
+    text, text_end = _cut(parsed.text, request.stop, last)
+    content, content_end = _cut(content, request.stop, last)
     texts = renderer.decode_batch([[token] for token in token_ids]) if request.logprobs else ()
     return ModelAnswer(
         name=place.hex()[:24],
@@ -59,9 +67,15 @@ def _with_ids(calls: tuple[ToolCall, ...], place: bytes) -> tuple[ToolCall, ...]
     return tuple(replace(call, id=call_id(place, index)) for index, call in enumerate(calls))
 
 
-def _cut(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:
-    """Return the text before the first stop string in it, and that string."""
-    found = [(text.find(stop), stop) for stop in stops if stop in text]
+def _cut(text: str, stops: tuple[str, ...], last: int | None) -> tuple[str, str | None]:
+    """Return the text before the first stop string in it, and that string.
+
+    Args:
+        last: number of last characters in which a stop string has to end; None: it may end anywhere.
+    """
+    least = 0 if last is None else len(text) - last + 1  # index behind the string at least
+    found = [(text.find(stop, max(0, least - len(stop))), stop) for stop in stops]
+    found = [(start, stop) for start, stop in found if start >= 0]
     if not found:
         return text, None
     end, stop = min(found)

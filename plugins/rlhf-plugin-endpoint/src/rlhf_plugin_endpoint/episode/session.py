@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,7 @@ from .forks import Forks
 from .forms import grammar_of
 from .refusals import Refusals
 from .rendering import Rendering
+from .token_budget import TokenBudget
 
 TOO_MANY_IMAGES = "too_many_images"
 """Code of the problem of a request with more images than an episode may have."""
@@ -108,7 +110,7 @@ class EpisodeSession:
         self._num_requests = 0
         self._num_fresh = 0
         self._num_shown_whole = 0
-        self._num_written = 0
+        self._tokens = TokenBudget(limits.max_tokens, partial(self._over, limit=EpisodeEnd.CONTEXT))
 
     async def answers(
         self, request: ModelRequest, digest: bytes, *, key: str, is_retry: bool
@@ -197,15 +199,16 @@ class EpisodeSession:
             self.note_refusal(problem)
             raise
         self.forks.look(request, read)
-        sampling = self._sampling(request, read)
-        places = self._places.take(read, request.agent, request.n)
-        self._num_fresh += read.parent is None
-        self._num_shown_whole += read.showed_all
-        completions = await self._generate(request, read, places, sampling)
-        calls = [
-            self._keep(request, read, completion, place)
-            for completion, place in zip(completions, places, strict=True)
-        ]
+        async with self._tokens.hold(self._most_tokens(request, read), request.n) as most:
+            sampling = self._sampling(request, read, most)
+            places = self._places.take(read, request.agent, request.n)
+            self._num_fresh += read.parent is None
+            self._num_shown_whole += read.showed_all
+            completions = await self._generate(request, read, places, sampling)
+            calls = [
+                self._keep(request, read, completion, place)
+                for completion, place in zip(completions, places, strict=True)
+            ]
         self.limit_hit = None
         return calls
 
@@ -214,21 +217,18 @@ class EpisodeSession:
             raise self._over("the engine gives no more answers")
         most = self._limits.max_requests
         if self._num_requests + request.n > most:
-            self.limit_hit = EpisodeEnd.TURNS
             raise self._over(
-                f"it has had its {most} requests; for more raise --rollout.endpoint.max_requests"
+                f"it has had its {most} requests; for more raise --rollout.endpoint.max_requests",
+                EpisodeEnd.TURNS,
             )
-        if self._limits.max_tokens is not None and self._num_written >= self._limits.max_tokens:
-            self.limit_hit = EpisodeEnd.CONTEXT
-            raise self._over(
-                f"it has written its {self._limits.max_tokens} tokens; for more raise --rollout.endpoint.max_tokens"
-            )
+        self._tokens.check(1)
         self._num_requests += request.n
 
-    def _over(self, why: str) -> RequestProblem:
+    def _over(self, why: str, limit: EpisodeEnd | None = None) -> RequestProblem:
+        self.limit_hit = limit or self.limit_hit
         return RequestProblem(f"the episode is over: {why}", status=403, code="episode_over")
 
-    def _sampling(self, request: ModelRequest, read: ModelInput) -> SamplingParams:
+    def _most_tokens(self, request: ModelRequest, read: ModelInput) -> int:
         num_read = len(read.token_ids)
         room = self._context.max_length - num_read
         if room <= 0:
@@ -239,10 +239,10 @@ class EpisodeSession:
                 code="context_length_exceeded",
                 parameter="messages",
             )
+        return min(self.sampling.max_new_tokens, room, request.max_new_tokens or room)
+
+    def _sampling(self, request: ModelRequest, read: ModelInput, most: int) -> SamplingParams:
         own = self.sampling
-        most = min(own.max_new_tokens, room, request.max_new_tokens or room)
-        if self._limits.max_tokens is not None:
-            most = min(most, max(1, self._limits.max_tokens - self._num_written))
         wanted = _Wanted(
             stop=tuple(dict.fromkeys((*own.stop, *request.stop))) if request.stop else own.stop,
             max_new_tokens=most,
@@ -375,7 +375,7 @@ class EpisodeSession:
         self, request: ModelRequest, read: ModelInput, completion: Completion, place: bytes
     ) -> SampledCall:
         renderer = self._rendering.renderer_of(request)
-        answer = answer_of(request, read, completion, place, renderer)
+        answer = answer_of(request, read, completion, place, renderer, self.sampling)
         is_measured = self.sampling.logprobs or self._limits.measures_all
         if not is_measured and request.logprobs:
             # The run wants none, and a row has log-probs of all its tokens or of none.
@@ -390,7 +390,7 @@ class EpisodeSession:
             message=message_of(answer),
             stop=completion.stop,
         )
-        self._num_written += len(completion.token_ids)
+        self._tokens.write(len(completion.token_ids))
         self._calls.append(call)
         self._answers[place] = answer
         self._rendering.remember(request, call, answer.text)

@@ -86,7 +86,9 @@ class Speaker:
             tokens += completion.token_ids.tolist()
             is_over = completion.stop != Stop.LENGTH or len(tokens) >= limit
             text = self._renderer.decode(tokens)
-            ended = _end_of_stop(text, self.sampling.stop)
+            # As engines do: a stop string within the first tokens is ignored.
+            first = self._renderer.decode(tokens[: self.sampling.min_new_tokens])
+            ended = _end_of_stop(text, self.sampling.stop, len(first.rstrip(_UNFINISHED)))
             if ended is not None:
                 text, is_over = text[:ended], True
             elif not is_over:
@@ -117,7 +119,11 @@ class Speaker:
         )
 
 
-def _end_of_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Return the index behind the first stop string; None where the text has none."""
-    ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
-    return min(ends, default=None)
+def _end_of_stop(text: str, stops: Sequence[str], ignored: int) -> int | None:
+    """Return the index behind the first stop string; None where the text has none.
+
+    Args:
+        ignored: number of first characters within which none ends.
+    """
+    starts = [(text.find(stop, max(0, ignored - len(stop) + 1)), stop) for stop in stops]
+    return min((start + len(stop) for start, stop in starts if start >= 0), default=None)

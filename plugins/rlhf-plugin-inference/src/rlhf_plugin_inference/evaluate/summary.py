@@ -188,11 +188,15 @@ class Evaluation:
         total, passed = total[total > 0], passed[total > 0]
         if not len(total):
             return {}
-        most = int(total.min())
-        # n episodes give n // k disjoint groups of k: the number of independent trials of pass@k.
-        return {
-            k: rate_estimate(pass_at_k(passed, total, k), most // k, level) for k in ks_up_to(most)
-        }
+        found = {}
+        for k in ks_up_to(int(total.max())):
+            # A task that lost episodes says nothing about more than it has left; the others do.
+            enough = total >= k
+            # n episodes give n // k disjoint groups of k: the number of independent trials of pass@k.
+            trials = int(total[enough].min()) // k
+            chances = pass_at_k(passed[enough], total[enough], k)
+            found[k] = rate_estimate(chances, trials, level)
+        return found
 
 
 def ks_up_to(count: int) -> list[int]:

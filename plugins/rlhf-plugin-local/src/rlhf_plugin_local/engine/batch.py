@@ -268,12 +268,11 @@ class Batch:
     def _watch(self, first: int, done: Tensor) -> None:
         """Set ``done`` for the rows whose text contains one of their stop strings."""
         rows = [row for row in self._watched if first <= row < first + len(done)]
-        new = self._integers[rows][:, :3].tolist()  # token, position, index
         stopped = []
-        for row, (token, _, count) in zip(rows, new, strict=True):
-            sequence = self.active[row]
-            assert sequence.watcher is not None
-            if sequence.watcher.push(token) and count >= sequence.sampling.min_new_tokens:
+        for row, token in zip(rows, self._integers[rows][:, 0].tolist(), strict=True):
+            watcher = self.active[row].watcher
+            assert watcher is not None
+            if watcher.push(token):
                 stopped.append(row - first)
         done[stopped] = True
 

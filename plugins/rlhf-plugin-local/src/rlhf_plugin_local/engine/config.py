@@ -79,9 +79,11 @@ class EmbeddedEngineConfig(Config):
         return frozenset({STALE_ROLLOUTS}) if self.overlap == "always" else frozenset()
 
     def excluded_by_options(self) -> frozenset[str]:
-        """Return what only the trainer's own model can serve, where this engine keeps a copy."""
-        own = frozenset({SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS})
-        return own if self.weights == "copy" else frozenset()
+        """Return what only the trainer's own model can serve, where this engine keeps a copy, and a base in 4 bits
+        where it is to generate from a copy beside training."""
+        if self.weights == "copy":
+            return frozenset({SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS})
+        return frozenset({SERVES_FOUR_BITS} if self.overlap == "always" else ())
 
     def without_effect(self) -> Mapping[str, str]:
         """The options of the other way to decode."""

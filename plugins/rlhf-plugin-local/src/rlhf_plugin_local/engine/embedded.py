@@ -29,7 +29,7 @@ from .prefill import MOST_READ
 from .resident.batch import ResidentBatch
 from .resident.sizing import cache_pages
 from .routes import choices_for
-from .sequence import Finished, Prompt, Sequence
+from .sequence import Finished, Prompt, Sequence, fewest_tokens
 from .stop import Decode, StopWatcher, decoder_of
 from .weights import ServedWeights, device_of
 
@@ -250,7 +250,7 @@ class EmbeddedEngine:
             self._decode = decoder_of(
                 self._spec.model_path, trust_remote_code=self._spec.trust_remote_code
             )
-        return StopWatcher(self._decode, request.sampling.stop)
+        return StopWatcher(self._decode, request.sampling.stop, fewest_tokens(request.sampling))
 
     def _guide(self, request: GenerationRequest) -> Guide | None:
         grammar = request.sampling.grammar

@@ -71,9 +71,7 @@ class Sequence:
         seed = signed_seed(self.request.seeds[self.sample])
         params = self.sampling
         state = (0, len(self.prompt_ids) - 1, 0)
-        # Where a grammar ends an answer, nothing else is allowed.
-        fewest = 0 if self.guide is not None else params.min_new_tokens
-        return (*state, seed, self.limit, fewest, params.top_k, shift)
+        return (*state, seed, self.limit, fewest_tokens(params), params.top_k, shift)
 
     @property
     def floats(self) -> tuple[float, ...]:
@@ -86,6 +84,12 @@ class Sequence:
         for start, version in self.versions:
             versions[start:] = version
         return versions
+
+
+def fewest_tokens(params: SamplingParams) -> int:
+    """Return the number of first tokens among which nothing ends a turn."""
+    # Where a grammar ends an answer, nothing else is allowed.
+    return 0 if params.grammar is not None else params.min_new_tokens
 
 
 Finished = tuple[Sequence, Completion | RolloutError]

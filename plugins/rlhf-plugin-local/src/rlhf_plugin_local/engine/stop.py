@@ -21,10 +21,15 @@ class StopWatcher:
     Args:
         decode: token ids to text, special tokens included, so that one can be a stop string.
         stop: the strings, none of them empty.
+        ignored: number of first tokens of a turn that complete none. A string may begin in them and end behind them, as
+            with vLLM.
     """
 
-    def __init__(self, decode: Decode, stop: tuple[str, ...]) -> None:
+    def __init__(self, decode: Decode, stop: tuple[str, ...], ignored: int = 0) -> None:
         self.found = False
+        self._ignored = ignored
+        self._ignored_text = 0
+        """Characters at the beginning of the tail and the new tokens' text in which no stop string ends."""
         self._decode = decode
         self._stop = stop
         self._overlap = max(map(len, stop)) - 1
@@ -40,9 +45,17 @@ class StopWatcher:
         self._new.append(token)
         known = len(self._decode(self._context)) if self._context else 0
         text = self._tail + self._decode([*self._context, *self._new])[known:]
-        self.found = any(stop in text for stop in self._stop)
+        if self._ignored:
+            self._ignored -= 1
+            self._ignored_text = len(text.rstrip(UNFINISHED))
+        else:
+            self.found = any(
+                text.find(stop, max(0, self._ignored_text - len(stop) + 1)) >= 0
+                for stop in self._stop
+            )
         if not text.endswith(UNFINISHED) or len(self._new) >= LONGEST_CHARACTER:
             self._tail = text[-self._overlap :] if self._overlap else ""
+            self._ignored_text = len(self._tail)
             self._context, self._new = self._new, []
         return self.found
 

@@ -56,6 +56,10 @@ class EarlyStopConfig(Config):
             )
         return self
 
+    def metrics_named(self) -> Mapping[str, str]:
+        """The metric that ends the run."""
+        return {self.metric: "metric"}
+
 
 def is_better(value: float, best: float | None, mode: str, min_delta: float = 0.0) -> bool:
     """Return whether a value is better than the best one so far, of which there may be none, by more than

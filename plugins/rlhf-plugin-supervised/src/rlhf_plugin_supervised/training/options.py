@@ -19,6 +19,7 @@ from rlhf_config import (
     held_out_without_effect,
     images_without_effect,
     length_without_effect,
+    metric_problems,
     mix_problems,
     no_reader,
     refuse_typed,
@@ -149,7 +150,7 @@ def check(
         ConfigError: names the options and what to change.
         CapabilityError: the components do not go together, or not with the model.
     """
-    for problem in _problems(run, labels, evaluated):
+    for problem in _problems(run, selections, labels, evaluated):
         raise problem
     _check_images(run, selections, labels)
     check_dtypes(run.model, selections, labels)
@@ -157,7 +158,7 @@ def check(
 
 
 def _problems(
-    run: ExampleOptions, labels: Labels, evaluated: Sequence[str]
+    run: ExampleOptions, selections: Selections, labels: Labels, evaluated: Sequence[str]
 ) -> Iterator[ConfigError]:
     sets_of_run = sets(run)
     if not sets_of_run:
@@ -174,23 +175,10 @@ def _problems(
         )
     yield from held_out_problems(run.eval, sets_of_run, labels)
     yield from mix_problems(run.data.probabilities, run.data.train, labels)
-    best = run.checkpoint.named_metric
     held = set_names(run.eval, sets_of_run)
     folders = ["eval", *(f"eval/{name}" for name in held)] if held else []
     names = [f"{folder}/{name}" for folder in folders for name in evaluated]
-    if best is None or best in names:
-        return
-    label = f"{labels('checkpoint.best_metric')} {best}"
-    if names:
-        yield ConfigError(
-            f"{label}: expected a metric that this run evaluates: {', '.join(names)}",
-            code="metric/unknown",
-        )
-    else:
-        yield ConfigError(
-            f"{label}: there is no evaluation to take it from. Add --eval.data FILE or --eval.fraction 0.05.",
-            code="metric/no-evaluation",
-        )
+    yield from metric_problems(run.checkpoint.named_metric, selections, names, labels)
 
 
 def _source_problems(run: ExampleOptions, labels: Labels) -> Iterator[ConfigError]:

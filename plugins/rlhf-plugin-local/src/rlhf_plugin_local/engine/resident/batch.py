@@ -380,10 +380,9 @@ def _stop(seat: _Seat, tokens: list[int]) -> int | None:
     Args:
         tokens: all so far; the host has seen ``seat.count`` of them.
     """
-    sequence = seat.sequence
-    assert sequence.watcher is not None
+    watcher = seat.sequence.watcher
+    assert watcher is not None
     for place in range(seat.count, len(tokens)):
-        has_stop = sequence.watcher.push(tokens[place])
-        if has_stop and place + 1 >= sequence.sampling.min_new_tokens:
+        if watcher.push(tokens[place]):
             return place + 1
     return None
