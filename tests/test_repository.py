@@ -153,6 +153,12 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+@lru_cache(maxsize=2)
+def nodes_of(tree: ast.Module) -> list[ast.AST]:
+    """All nodes of a file, which are found once for the rules that look at each of them."""
+    return list(ast.walk(tree))
+
+
 @cache
 def found_in(path: Path) -> Mapping[Callable[[ast.Module], object], list[typing.Any]]:
     """Return what each rule finds in a file, which is parsed once for all of them."""
@@ -179,7 +185,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def imported_modules(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -190,12 +196,12 @@ def short_strings(tree: ast.Module) -> list[tuple[int, str]]:
     """Line and text of the strings that could be a name: those that are documentation, bare as statements, are none."""
     prose = {
         id(node.value)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     return [
         (node.lineno, node.value)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and " " not in node.value
@@ -224,7 +230,7 @@ def test_the_trainer_stays_thin():
 def long_functions(tree: ast.Module) -> list[tuple[int, str]]:
     return [
         (node.lineno, node.name)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or node.lineno) - node.lineno + 1 > MAX_FUNCTION_LINES
     ]
@@ -287,7 +293,7 @@ def unsafe_uses(tree: ast.Module) -> list[tuple[int, str]]:
     ]
     return found + [
         (node.lineno, dotted(node.func))
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Call) and dotted(node.func) in UNSAFE_CALLS
     ]
 
@@ -296,7 +302,7 @@ def swallowed_exceptions(tree: ast.Module) -> list[int]:
     """Lines of handlers that catch everything and do nothing."""
     return [
         node.lineno
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or dotted(node.type) in ("Exception", "BaseException"))
         and all(isinstance(line, ast.Pass | ast.Continue | ast.Expr) for line in node.body)
@@ -369,7 +375,7 @@ def errors_by_text(tree: ast.Module) -> list[int]:
     """Lines in which a test expects an error of ours with ``match`` and without the check of its code."""
     return [
         node.lineno
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Call)
         and dotted(node.func) == "pytest.raises"
         and any(dotted(kind).rpartition(".")[2] in ERRORS for kind in node.args)
@@ -454,7 +460,7 @@ def docstrings_without_a_subject(tree: ast.Module) -> list[tuple[int, str]]:
     """Line and first words of documentation that begins with a relative word instead of a noun or a verb."""
     texts = [
         (node.lineno, node.value.value.strip())
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)

@@ -113,13 +113,13 @@ def class_by_rule(resolved, one, caplog):
 
 
 def sampled(options):
-    """Every 24th of them is quick. CI also runs the first of each component and every sixth: a component is built anew
-    from all of its options, whichever has another value."""
+    """Every 24th of them is quick. CI also runs the first of each component and every twelfth: a component is built
+    anew from all of its options, whichever has another value."""
     components = set()
     for number, one in enumerate(options):
         is_first = (component := (one.slot.path, one.name)) not in components
         components.add(component)
-        is_slow = is_first or number % 6 == 0
+        is_slow = is_first or number % 12 == 0
         rarely = pytest.mark.slow if is_slow else pytest.mark.matrix
         marks = () if number % 24 == 1 else rarely
         yield pytest.param(one, marks=marks, id=f"{one.slot.path}-{one.path}")

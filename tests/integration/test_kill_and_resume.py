@@ -75,7 +75,7 @@ def test_a_killed_run_resumes_to_the_same_numbers(workspace, uninterrupted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", one_in(5, POINTS), ids=str)
+@pytest.mark.parametrize("point", one_in(7, POINTS), ids=str)
 def test_a_run_killed_at_any_point_resumes_to_the_same_numbers(workspace, uninterrupted, point):
     check_killed_and_resumed(workspace, uninterrupted, *point)
 

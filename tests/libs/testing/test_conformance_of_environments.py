@@ -149,8 +149,15 @@ def test_a_planted_fault_is_found_by_its_check(check, fault, monkeypatch):
     assert found(fault, only=check) == {check}
 
 
+# That its own check finds it is tested of each fault.
 @pytest.mark.slow
-@each_fault
+@pytest.mark.parametrize(
+    ("check", "fault"),
+    [
+        pytest.param(*one, marks=pytest.mark.matrix if number % 3 else (), id=one[1].__name__)
+        for number, one in enumerate(PLANTED)
+    ],
+)
 def test_no_other_check_finds_a_planted_fault(check, fault, monkeypatch):
     monkeypatch.setattr(lifetime, "MAX_TURNS", 20)
     monkeypatch.setattr(scoring, "MAX_TURNS", 20)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +26,7 @@ from rlhf_testing.tiny import FAMILIES, write_tiny_model
 HERE = Path(__file__).parent
 PROGRAM = HERE / "deepspeed_rank.py"
 Ranks = Callable[[str, Path], Path]
+ROWS = ("rows", "rows at stage 1", "more rows at stage 1")
 
 
 def _imported(name: str) -> ModuleType:
@@ -87,16 +88,32 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def two_ranks(run_ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which two ranks with rows of their own have written what came of all scenarios,
-    ``stageN/SCENARIO/rankR``. Test processes that need it at the same time share it."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return run_ranks("rows", tmp_path_factory.mktemp("rows"))
-    out = tmp_path_factory.getbasetemp().parent / "rows"
-    with FileLock(out.with_suffix(".lock")):
-        if not out.exists():
-            run_ranks("rows", tmp_path_factory.mktemp("rows")).rename(out)
-    return out
+def two_ranks(
+    run_ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int, str], Path]:
+    """The folder into which two ranks with rows of their own have written, as ``rankR``, what came of a scenario at a
+    stage. Test processes that need it at the same time share it."""
+
+    @cache
+    def run(way: str) -> Path:
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            return run_ranks(way, tmp_path_factory.mktemp("rows"))
+        out = tmp_path_factory.getbasetemp().parent / way
+        with FileLock(out.with_suffix(".lock")):
+            if not out.exists():
+                run_ranks(way, tmp_path_factory.mktemp("rows")).rename(out)
+        return out
+
+    def folder(stage: int, name: str) -> Path:
+        ways = {way: _imported("deepspeed_rank").WAYS[way] for way in ROWS}
+        [way] = (
+            way
+            for way, one in ways.items()
+            if stage in one.stages and name in {scenario.__name__ for scenario in one.scenarios}
+        )
+        return run(way) / f"stage{stage}" / name
+
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -106,9 +123,9 @@ def read_ranks() -> Callable[[Path, int, str], list[Any]]:
 
 
 @pytest.fixture(scope="session")
-def found(two_ranks: Path) -> Callable[[int, str], list[Any]]:
+def found(two_ranks: Callable[[int, str], Path]) -> Callable[[int, str], list[Any]]:
     """What the two ranks found at a stage in a scenario."""
-    return partial(_found, two_ranks)
+    return lambda stage, name: _read(two_ranks(stage, name))
 
 
 @pytest.fixture(scope="session")
@@ -117,8 +134,7 @@ def folder_of(
 ) -> Callable[[str, int], Path]:
     """The folder into which ranks have written what came of a way at a stage.
 
-    Stage 1 takes the lines of stage 2, but for those that sum gradients, of which the scenarios of rows have every
-    stage. Of these ways it is a further case, through which ranks go where a test asks for it.
+    Of some ways stages are further cases, through which ranks go where a test asks for them.
     """
 
     @cache
@@ -139,13 +155,11 @@ def sliced(folder_of: Callable[[str, int], Path]) -> Callable[[int, str], list[A
 
 
 @pytest.fixture(scope="session")
-def sharded(
-    run_ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[int, str], list[Any]]:
+def sharded(folder_of: Callable[[str, int], Path]) -> Callable[[int, str], list[Any]]:
     """What two ranks found that share the matrices of each model; their files are in ``folder``."""
-    folder = run_ranks("matrices", tmp_path_factory.mktemp("matrices"))
 
     def read(stage: int, name: str) -> list[Any]:
+        folder = folder_of("matrices", stage)
         ranks = _found(folder, stage, name)
         for rank in ranks:
             rank.folder = folder / f"stage{stage}" / name
@@ -155,16 +169,17 @@ def sharded(
 
 
 @pytest.fixture(scope="session")
-def pairs(
-    run_ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[int, str], list[Any]]:
+def pairs(folder_of: Callable[[str, int], Path]) -> Callable[[int, str], list[Any]]:
     """The same of four ranks, in two groups, of which the second has no rows."""
-    return partial(_found, run_ranks("pairs", tmp_path_factory.mktemp("pairs")))
+    return lambda stage, name: _found(folder_of("pairs", stage), stage, name)
 
 
 def _found(out: Path, stage: int, name: str) -> list[Any]:
+    return _read(out / f"stage{stage}" / name)
+
+
+def _read(folder: Path) -> list[Any]:
     program = _imported("deepspeed_results")
-    folder = out / f"stage{stage}" / name
     ranks = len(list(folder.glob("rank*.json")))
     return [program.read(folder / f"rank{rank}") for rank in range(ranks)]
 

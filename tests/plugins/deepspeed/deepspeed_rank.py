@@ -103,6 +103,9 @@ SCENARIOS = (
     muon,
 )
 
+SUMMED_OR_CUT = (gradient, saved_updates, resuming)
+"""What stage 1 does apart from stage 2: it sums gradients elsewhere, and ranks of other stages read its parts."""
+
 SLICED_SCENARIOS = (
     gradient,
     critic,
@@ -139,21 +142,25 @@ GPU_SCENARIOS = (training, resting, whole, whole_on_host, muon, resuming)
 
 
 WAYS = {
-    "rows": Way((0, 1, 2, 3), SCENARIOS, {}),
-    "followed": Way((0, 1, 2, 3), (following,), {}),
-    "undone": Way((0, 2, 3), (undoing, undoing_idle), {}),
+    "rows": Way((0, 2, 3), SCENARIOS, {}),
+    "rows at stage 1": Way((1,), SUMMED_OR_CUT, {}),
+    "more rows at stage 1": Way(
+        (1,), tuple(one for one in SCENARIOS if one not in SUMMED_OR_CUT), {}
+    ),
+    "followed": Way((2, 3), (following,), {}),
+    "undone": Way((2, 3), (undoing, undoing_idle), {}),
     "full": Way((0, 2, 3), (full_disk,), {}),
-    "moves": Way((0, 2, 3), (moving,), {}),
-    "adapters": Way((0, 2, 3), (adapting, moving_adapters, resuming_adapters), {}),
+    "moves": Way((2, 3), (moving,), {}),
+    "adapters": Way((2, 3), (adapting, moving_adapters, resuming_adapters), {}),
     "answers": Way((0, 2, 3), (preferences,), {}),
     "tokens of answers": Way((0, 2, 3), (preferences,), {"sequence_parallel": 2}),
-    "matrices of answers": Way((1, 2), (preferences,), {"tensor_parallel": 2}),
+    "matrices of answers": Way((2,), (preferences,), {"tensor_parallel": 2}),
     "judged answers": Way((0, 1, 2, 3), (rewarding, rewarding_otherwise), {}),
     "tokens of judged": Way((3,), (rewarding,), {"sequence_parallel": 2}),
     "matrices of judged": Way((1, 2), (rewarding,), {"tensor_parallel": 2}),
     "rejoined": Way((1, 2, 3), (rejoining,), {}),
-    "tokens": Way((0, 2, 3), SLICED_SCENARIOS, {"sequence_parallel": 2}),
-    "matrices": Way((1, 2), SHARDED_SCENARIOS, {"tensor_parallel": 2}),
+    "tokens": Way((2, 3), SLICED_SCENARIOS, {"sequence_parallel": 2}),
+    "matrices": Way((2,), SHARDED_SCENARIOS, {"tensor_parallel": 2}),
     "compiled rows": Way((0, 2), (compiled,), {}),
     "compiled tokens": Way((2,), (compiled,), {"sequence_parallel": 2}),
     "compiled matrices": Way((2,), (compiled,), {"tensor_parallel": 2}),
@@ -166,13 +173,28 @@ WAYS = {
     "graphs 3 on GPUs": Way((3,), GRAPH_SCENARIOS, GRAPH, device="cuda"),
     "rows on GPUs": Way((0, 1, 2, 3), GPU_SCENARIOS, {}, device="cuda"),
     # The second pair of ranks has no rows.
-    "pairs": Way((0, 2, 3), (gradient, training), {"sequence_parallel": 2}, world_size=4),
+    "pairs": Way((2, 3), (gradient, training), {"sequence_parallel": 2}, world_size=4),
 }
 
 
+# Stages through which ranks go where a test asks for them. At stage 0 a rank holds all, like one rank of torch, and
+# sums gradients and writes its files as in the scenarios of rows, which have that stage.
+APART = {
+    "followed": (0, 1),
+    "undone": (0, 1),
+    "full": (1,),
+    "moves": (0, 1),
+    "adapters": (0, 1),
+    "answers": (1,),
+    "tokens": (0, 1),
+    "matrices": (1,),
+    "matrices of answers": (1,),
+    "pairs": (0,),
+}
 WAYS |= {
-    f"{name} at stage 1": replace(WAYS[name], stages=(1,))
-    for name in ("undone", "full", "moves", "adapters", "answers", "tokens")
+    f"{name} at stage {stage}": replace(WAYS[name], stages=(stage,))
+    for name, stages in APART.items()
+    for stage in stages
 }
 
 

@@ -1,6 +1,6 @@
-"""One of several ranks that train a model with images: ``python deepspeed_seeing.py FAMILY FOLDER [fsdp]``.
+"""One of several ranks that train a model with images: ``python deepspeed_seeing.py FAMILY FOLDER CASE...``.
 
-It writes ``rankN.json`` into the folder: for each stage the largest differences from one rank of torch.
+It writes ``rankN.json`` into the folder: for each case the largest differences from one rank of torch.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 ALL, FROZEN = PartsTraining(), PartsTraining(freeze_tower=True)
 PARTS = PartsTraining(freeze_text=True, projector_rate=4.0, tower_rate=0.5)
 """Tower and projector alone are trained, each at a rate of its own."""
-FSDP = {"fsdp": (None, ALL), "fsdp frozen": (None, FROZEN), "fsdp parts": (None, PARTS)}
-ZERO = {
+CASES = {
+    "fsdp": (None, ALL),
+    "fsdp frozen": (None, FROZEN),
+    "fsdp parts": (None, PARTS),
     "0": (0, ALL),
     "1": (1, ALL),
     "2": (2, ALL),
@@ -134,16 +136,13 @@ def staged(family: str, folder: Path) -> Stage:
     return Stage(folder / family, folder / "media", load(), spec)
 
 
-def main(family: str, folder: Path) -> None:
+def main(family: str, folder: Path, *cases: str) -> None:
     torch.set_num_threads(1)
     stage = staged(family, folder)
     # Every rank plays the same episodes, of which two prompts of six have no images.
     batch = stage.play(stage.backend(), prompts=6, samples=1, environment=Sometimes)
     whole = train_batch(batch)
-    found = {
-        name: differences(stage, whole, zero, parts)
-        for name, (zero, parts) in (FSDP if sys.argv[3:] else ZERO).items()
-    }
+    found = {name: differences(stage, whole, *CASES[name]) for name in cases}
     found["blind"] = int((batch.num_media == 0).sum())
     found["seeing"] = int((batch.num_media > 0).sum())
     (folder / f"rank{RANK}.json").write_text(json.dumps(found))
@@ -151,4 +150,4 @@ def main(family: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

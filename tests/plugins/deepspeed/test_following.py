@@ -1,9 +1,12 @@
-"""A reference that follows the policy, kept by two ranks at every stage, against one rank of the torch backend."""
+"""A reference that follows the policy, kept by two ranks, against one rank of the torch backend."""
 
 import pytest
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
-stages = pytest.mark.parametrize("stage", [0, 1, 2, 3])
+# Stages 2 and 3 cut gradients and weights; what they share with the others the scenarios of rows have at each stage.
+stages = pytest.mark.parametrize(
+    "stage", [*(pytest.param(stage, marks=pytest.mark.matrix) for stage in (0, 1)), 2, 3]
+)
 # The ranks cut other micro-batches, whose bfloat16 gradients round differently.
 dtypes = pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-5), ("bfloat16", 2e-2)])
 

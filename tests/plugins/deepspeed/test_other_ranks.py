@@ -48,7 +48,7 @@ def handed(two_ranks, models, scenarios, tmp_path_factory):
         for kind, changes in scenarios.KINDS.items():
             options = {"device": "cpu", "zero_stage": between}
             backend = place.start(**{**scenarios.TRAINING, **changes}, options=options)
-            backend.load(two_ranks / f"stage{first}" / "resuming" / f"saved_{kind}")
+            backend.load(two_ranks(first, "resuming") / f"saved_{kind}")
             backend.save(out / f"stage{last}" / "rejoining" / f"handed_{kind}")
             backend.close()
     return out
@@ -64,7 +64,7 @@ def rejoined(handed, run_ranks):
 def test_state_comes_back_to_the_bit(two_ranks, rejoined, first, kind):
     """Weights, average, optimizer state and counters, after two other cuts of them."""
     _, last = JOURNEYS[first]
-    original = whole_state(two_ranks / f"stage{first}" / "resuming" / f"saved_{kind}")
+    original = whole_state(two_ranks(first, "resuming") / f"saved_{kind}")
 
     again = whole_state(rejoined / f"stage{last}" / "rejoining" / f"again_{kind}")
 
@@ -88,7 +88,7 @@ def test_two_ranks_go_on_as_if_nobody_had_left(two_ranks, rejoined, first):
         ends = [
             safe_tensors(folder / f"{name}_{kind}" / "model.safetensors")
             for folder, name in (
-                (two_ranks / f"stage{first}" / "resuming", "straight"),
+                (two_ranks(first, "resuming"), "straight"),
                 (rejoined / f"stage{last}" / "rejoining", "went_on"),
             )
         ]

@@ -12,7 +12,9 @@ from transformers import AutoModelForCausalLM
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 STAGES = (0, 1, 2, 3)
-stages = pytest.mark.parametrize("stage", STAGES)
+every_stage = pytest.mark.parametrize("stage", STAGES)
+# Of stage 1 CI has what it does apart from stage 2: sums of gradients, and parts that ranks of other stages read.
+stages = pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.matrix), 2, 3])
 ROUNDING = {"atol": 1e-6, "rtol": 0.0}
 
 
@@ -22,7 +24,7 @@ def assert_like_one(assert_same_metrics):
     return partial(assert_same_metrics, more_passes=True)
 
 
-@stages
+@every_stage
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
 def test_the_gradient_is_that_of_one_rank(found, expected, stage, mode, assert_like_one):
     """With a learning rate of 1 the weights move by the gradient, so their distance is its error."""
@@ -32,7 +34,7 @@ def test_the_gradient_is_that_of_one_rank(found, expected, stage, mode, assert_l
     assert_like_one(ranks, alone)
 
 
-@stages
+@every_stage
 def test_the_step_gives_each_rank_the_logprobs_of_its_rows(
     found, expected, stage, assert_same_rows
 ):
@@ -103,7 +105,7 @@ def test_experts_that_are_modules_are_collected_as_a_block(found, expected, stag
     assert_like_one(ranks, alone)
 
 
-@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.matrix), 2])
 def test_experts_that_are_modules_are_refused_where_gradients_come_in_one_order(found, stage):
     for rank in found(stage, "separate_experts"):
         assert "layers.0.mlp (Routed) has experts as separate modules" in rank.facts["error"]
@@ -158,7 +160,7 @@ def test_stages_differ_by_the_rounding_of_float32_alone(two_ranks, found, scenar
     first, other = found(0, "saved_updates")[0], found(stage, "saved_updates")[0]
 
     for update in (f"update{number}" for number in range(scenarios.SAVED_UPDATES)):
-        folders = [two_ranks / f"stage{at}" / "saved_updates" / update for at in (0, stage)]
+        folders = [two_ranks(at, "saved_updates") / update for at in (0, stage)]
         expected = load_file(folders[0] / "float32_copies.safetensors")
         # The gains of norms are near 1, where float32 numbers are 1.2e-7 apart.
         torch.testing.assert_close(
@@ -170,13 +172,13 @@ def test_stages_differ_by_the_rounding_of_float32_alone(two_ranks, found, scenar
             break
 
 
-@stages
+@every_stage
 def test_bfloat16_weights_are_the_float32_weights_rounded(two_ranks, found, scenarios, stage):
     ranks = found(stage, "saved_updates")
 
     for update in (f"update{number}" for number in range(scenarios.SAVED_UPDATES)):
-        folder = two_ranks / f"stage{stage}" / "saved_updates" / update
-        one = load_file(two_ranks / f"stage0/saved_updates/{update}/float32_copies.safetensors")
+        folder = two_ranks(stage, "saved_updates") / update
+        one = load_file(two_ranks(0, "saved_updates") / update / "float32_copies.safetensors")
         masters = float32_of_ranks(folder, one) if stage else one
         for rank in ranks:
             weights = {name: rank.tensors[f"{update}/{name}"] for name in masters}
@@ -209,7 +211,7 @@ def test_bfloat16_training_stays_near_one_rank(found, expected, stage, assert_li
 def test_an_export_is_a_plain_model(two_ranks, found, expected, stage, ema):
     name = "ema" if ema else "plain"
 
-    model = AutoModelForCausalLM.from_pretrained(two_ranks / f"stage{stage}" / "training" / name)
+    model = AutoModelForCausalLM.from_pretrained(two_ranks(stage, "training") / name)
 
     alone = AutoModelForCausalLM.from_pretrained(expected("training").folder / name)
     torch.testing.assert_close(
@@ -221,7 +223,7 @@ def test_an_export_is_a_plain_model(two_ranks, found, expected, stage, ema):
 
 def test_the_average_is_not_the_weights(two_ranks):
     """Otherwise the test before this one would compare nothing."""
-    folder = two_ranks / "stage3" / "training"
+    folder = two_ranks(3, "training")
     key = "model.layers.0.mlp.down_proj.weight"
 
     files = [load_file(folder / name / "model.safetensors")[key] for name in ("ema", "plain")]
@@ -240,19 +242,19 @@ def test_a_critic_learns_values_like_one_rank(
     assert_like_one(ranks, alone)
     heads = [
         load_file(folder / "critic" / "value_head.safetensors")
-        for folder in (two_ranks / f"stage{stage}" / "critic", alone.folder)
+        for folder in (two_ranks(stage, "critic"), alone.folder)
     ]
     torch.testing.assert_close(heads[0], heads[1], **ROUNDING)
     assert float(heads[0]["weight"].abs().max()) > 1e-3
 
 
-@stages
+@every_stage
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "whole", "whole_bfloat16"])
 def test_a_restored_run_goes_on_to_the_bit(two_ranks, found, stage, kind):
     for rank in found(stage, "resuming"):
         assert rank.facts[f"restored {kind}"]
         assert rank.facts[f"went on {kind}"]
-    folder = two_ranks / f"stage{stage}" / "resuming"
+    folder = two_ranks(stage, "resuming")
     averages = [
         load_file(folder / f"{name}_{kind}" / "model.safetensors")
         for name in ("straight", "resumed")

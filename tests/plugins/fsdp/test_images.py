@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).parent.parent / "deepspeed" / "deepspeed_seeing.py"
 WAIT_S = 3600
 """That of a hang."""
+CASES = ("fsdp", "fsdp frozen", "fsdp parts")
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_two_ranks_take_the_update_of_one_rank_of_torch(tmp_path, family):
     own |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": search_path()}
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(PROGRAM), family, str(tmp_path), "fsdp"],
+            [sys.executable, str(PROGRAM), family, str(tmp_path), *CASES],
             env={**os.environ, **own, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,
@@ -49,7 +50,7 @@ def test_two_ranks_take_the_update_of_one_rank_of_torch(tmp_path, family):
     for found in (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)):
         assert found["blind"] >= 2
         assert found["seeing"] >= 2
-        for case in ("fsdp", "fsdp frozen", "fsdp parts"):
+        for case in CASES:
             assert found[case]["same_names"]
             assert found[case]["before"] < 1e-5
             assert found[case]["weights"] < 1e-6

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_plugin_plan.command import main as plan
+from rlhf_plugin_plan.model.adapters import AdaptedModels
 from rlhf_plugin_plan.model.shapes import ModelShape, shape_of
 
 CONFIG = """
@@ -39,6 +40,24 @@ sleep = "never"
 """
 
 PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _adapters_are_counted_once():
+    """A report of a run that does not fit puts several adapters into the model, each for a second. Reports of other
+    tests about a model of the same entries take what was counted; the counts have tests of their own."""
+    count, found = AdaptedModels._count, {}
+
+    def once(self, spec, config, precision):
+        file = config / "config.json" if config.is_dir() else config
+        key = repr((spec.role, spec.adapter, spec.vision, precision, file.read_text()))
+        if key not in found:
+            found[key] = count(self, spec, config, precision)
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AdaptedModels, "_count", once)
+        yield
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from tests.images import noisy
 from tests.plugins.vlm.vlm_material import (
+    IN_MATRIX,
     Pictures,
     Stage,
     families,
@@ -66,7 +67,7 @@ def shuffled(stage: Stage, batch: TrajectoryColumns) -> TrajectoryColumns:
     return replace(batch, media=media_rows(spans))
 
 
-@pytest.mark.parametrize("family", families(MORE_VISION_FAMILIES))
+@pytest.mark.parametrize("family", families(IN_MATRIX))
 def test_what_is_sampled_has_the_numbers_of_transformers_and_sees(tmp_path, all_plugins, family):
     path = write_tiny_vision_model(tmp_path / "model", family, initializer_range=0.1)
     media = Path(tmp_path / "run" / "media")

@@ -70,7 +70,14 @@ def families(names: Iterable[str], *marks: pytest.MarkDecorator) -> list[object]
     ]
 
 
-EVERY_FAMILY = [*VISION_FAMILIES, *families(MORE_VISION_FAMILIES, pytest.mark.matrix)]
+ALIKE = ("qwen2_5_vl", "internvl")
+"""Families beside a near one that stays: Qwen2.5-VL has positions of three axes as Qwen3-VL has, and InternVL features
+in the places of tokens as LLaVA has. Recurrent layers (Qwen3.5) and tokens that see each other (Gemma 3) stay too."""
+IN_MATRIX = (*ALIKE, *MORE_VISION_FAMILIES)
+EVERY_FAMILY = [
+    *(family for family in VISION_FAMILIES if family not in ALIKE),
+    *families(IN_MATRIX, pytest.mark.matrix),
+]
 SIZED = {
     **dict.fromkeys(("llava", "gemma3", "gemma3n"), ONE_SIZE),
     **dict.fromkeys(

@@ -10,15 +10,17 @@ import sys
 import types
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from unittest.mock import patch
 
 from rlhf_config import Layer, resolve
 from rlhf_core import Component, Config, hookimpl
 from rlhf_core.capabilities import IN_PROCESS
 from rlhf_core.contracts import Placement, RewardResult
 from rlhf_core.contracts.learner import LearnOutcome
-from rlhf_core.plugins import GROUP, Candidate, load, register
+from rlhf_core.plugins import GROUP, Candidate, find, load, register
 from rlhf_core.storage.run_folder import RunFolder, complete
 from rlhf_testing.fakes import FakeEngine
 from rlhf_testing.tiny import tiny_config, tiny_tokenizer
@@ -279,6 +281,15 @@ async def opened(resolved, plugins, folder):
         yield trainer
 
 
+INSTALLED = cache(find)
+"""What is installed is read once: each run loads all plugins, and their metadata are half of the time of that."""
+
+
+def all_installed():
+    with patch("rlhf_core.plugins.find", INSTALLED):
+        return load("")
+
+
 class SmallRun:
     """Starts runs in one folder, each with new parts that write into one diary."""
 
@@ -329,7 +340,7 @@ class SmallRun:
         name = "small_run_plugin"
         sys.modules[name] = self._plugin(name, prepare)
         try:
-            plugins = load("")
+            plugins = all_installed()
             register(plugins, Candidate("small", EntryPoint("small", name, GROUP), None))
             here = {"output": str(self.folder / output)}
             layers = [Layer.of(values, "test") for values in (OPTIONS, here, *changes)]

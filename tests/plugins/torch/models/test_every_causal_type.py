@@ -5,6 +5,7 @@ import asyncio
 
 import pytest
 import torch
+from tests.cases import one_in
 from tests.plugins.torch.models.test_architectures import (
     ROWS,
     generate,
@@ -36,7 +37,8 @@ REFUSALS = {
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("model_type", CAUSAL_TYPES)
+# A type changes with a release of Transformers; those that are trained most have tests of their own.
+@pytest.mark.parametrize("model_type", one_in(4, CAUSAL_TYPES))
 def test_its_numbers_are_those_of_its_own_code_or_it_is_refused(tmp_path, model_type):
     try:
         write_tiny_causal_model(tmp_path, model_type)

@@ -208,7 +208,8 @@ def test_recomputed_layers_share_prompts_too(start, sgd_spec, models, batch, pla
     torch.testing.assert_close(runs[1], runs[0], atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.slow
+# A prompt that is shared is a tree of one branching; CI runs the test of compiled trees.
+@pytest.mark.matrix
 # Inductor itself uses what torch has deprecated.
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"

@@ -44,7 +44,8 @@ def test_a_model_with_joined_layers_is_the_model(family, lm_of):
     assert difference() < 1e-6
 
 
-@pytest.mark.slow
+# How compiled layers are joined has tests in libs/rlhf-torch, of which CI runs each.
+@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's compiler imports it
 def test_compiled_layers_join_too_and_leave_nothing_behind(lm_of):
     lm = lm_of("qwen3")
