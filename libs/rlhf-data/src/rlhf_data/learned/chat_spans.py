@@ -132,6 +132,7 @@ class ChatSpans:
         return LearnedText(
             text=chat.text,
             spans=tuple(map(made.places.span, quoted.spans)),
+            is_ended=quoted.is_ended,
             active=chat.active,
             inert=chat.inert,
         )
@@ -247,30 +248,11 @@ class ChatSpans:
             closing = []
         if not closing:
             return {False: "", True: ""}
-        ended = renderer.decode(closing, skip_special_tokens=False)
-        return {False: ended, True: self._mark_behind_calls() or ended}
-
-    def _mark_behind_calls(self) -> str:
-        """Return the special token by which the result of a call begins, right behind it; empty: there is none, or
-        answers begin with it too."""
-        call = {"id": "call00000", "name": "look", "arguments": {}}
-        result: Message = {
-            "role": TOOL,
-            "content": "Hello",
-            "name": "look",
-            "tool_call_id": "call00000",
-        }
-        answer: Message = {"role": ASSISTANT, "content": MARK, "tool_calls": [call]}
-        through: list[Message] = [{"role": "user", "content": "Hello"}, answer]
-        try:
-            shown = self._renderer.render_text(through, reply=False)
-            whole = self._renderer.render_text([*through, result], reply=False)
-        except DataError:
-            return ""
-        found = self._ends.match(whole, len(shown)) if whole.startswith(shown) else None
-        if found is None or self._renderer.generation_prompt.startswith(found.group()):
-            return ""
-        return found.group()
+        ended, called = (
+            renderer.decode(ids, skip_special_tokens=False)
+            for ids in (closing, renderer.end_of_calls or closing)
+        )
+        return {False: ended, True: called}
 
     def _shape(
         self, roles: tuple[str, ...], tools: Tools | None, render: Render
@@ -309,7 +291,10 @@ class ChatSpans:
             shown = text[slice(*of_message[index])]
             if not shown or not holds(shown, messages[index]):
                 raise changed(messages, index, shown)
-        return LearnedText(text=text, spans=tuple(of_message[index] for index in learned))
+        spans = tuple(of_message[index] for index in learned)
+        # A template may write no end at all (LLaVA 1.5): behind the last answer the policy learns that of texts.
+        ends = not self._ends.search(text[slice(*spans[-1])]) and spans[-1].end == len(text)
+        return LearnedText(text=text, spans=spans, is_ended=ends)
 
 
 def _pattern_of(names: set[str]) -> re.Pattern[str]:
