@@ -26,6 +26,7 @@ from ..rows import RowProblem, check_text, problem_of
 from ..turn_order import out_of_turn
 from .learned_text import LearnedText, Span
 from .messages import ASSISTANT, TOOL
+from .said_messages import said_messages
 from .shown_answers import CHANGED, calls_of, changed, holds, shows
 from .skeleton import MARK, Render, Skeleton, SkeletonMaker, no_end, shared_prefix
 from .weights import without_weights
@@ -71,15 +72,16 @@ class ChatSpans:
     def find(
         self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None = None
     ) -> LearnedText:
-        """Return a conversation's rendering with the spans of some of the assistant's turns.
+        """Return a conversation's rendering with the spans of some of its messages: of the assistant the turn, of
+        others the content and the token behind it.
 
         Control words in contents are ordinary text, but those of the assistant that have a place in answers.
 
         Args:
-            learned: indices, ascending, of the assistant's messages to learn.
+            learned: indices, ascending, of the messages to learn.
 
         Raises:
-            RowProblem: the template refuses the messages, or does not show the answers as they are.
+            RowProblem: the template refuses the messages, or does not show the learned ones as they are.
         """
         template = self._renderer.template
         try:
@@ -138,6 +140,28 @@ class ChatSpans:
         )
 
     def _find(
+        self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
+    ) -> LearnedText:
+        answers = [index for index in learned if messages[index]["role"] == ASSISTANT]
+        others = [index for index in learned if index not in answers]
+        if not others:
+            return self._answers(messages, answers, tools)
+        said = said_messages(
+            messages, others, self._ends, lambda some, reply: self._render(some, reply, tools)
+        )
+        if not answers:
+            return said
+        found = self._answers(messages, answers, tools)
+        spans = sorted([*found.spans, *said.spans])
+        if any(one.end > other.start for one, other in pairwise(spans)):
+            raise RowProblem(
+                "changed by the template",
+                "the chat template shows a message within another one, so that not each is learned by itself "
+                "(data.roles)",
+            )
+        return replace(found, spans=tuple(spans))
+
+    def _answers(
         self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
     ) -> LearnedText:
         if self._has_blocks[tools is not None]:

@@ -30,7 +30,7 @@ from .options import ConversationColumns, LabeledColumns, SequenceOptions
 from .row_loader import RowLoader
 from .sequences import LearnedSequence, cut_to, max_tokens_of, pieces_of
 from .tokens import LearnedTokens
-from .weights import check_judged, check_prompt, learned_answers
+from .weights import check_judged, check_prompt, learned_messages
 
 _MAX_CHATS = 64
 """Finders of spans that are kept, each for other variables of the chat template."""
@@ -118,6 +118,7 @@ class Conversations:
         self._answers = AnswerTexts(columns, renderer)
         self._is_judged = isinstance(columns, LabeledColumns)
         self._only_last = not isinstance(columns, ConversationColumns) or columns.learn == "last"
+        self._roles = columns.roles if isinstance(columns, ConversationColumns) else (ASSISTANT,)
         self.max_tokens = max_tokens_of(options)
 
     @property
@@ -139,6 +140,12 @@ class Conversations:
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         key, tools_key = self._columns.messages_key, self._columns.tools_key
         if key is None:
+            if self._roles != (ASSISTANT,):
+                raise RowProblem(
+                    "roles",
+                    f"--data.roles is {' '.join(self._roles)}, but of a row with a prompt and a response the response "
+                    "alone is learned; put the whole conversation into a column 'messages', or leave the option out",
+                )
             if not self._is_judged and not isinstance(
                 prompt := self._answers.format.prompt(row), str
             ):
@@ -151,7 +158,7 @@ class Conversations:
             learned = answers_in(messages)[-1:]
             check_judged(messages, learned)
         else:
-            learned = learned_answers(messages, only_last=self._only_last)
+            learned = learned_messages(messages, only_last=self._only_last, roles=self._roles)
         return [self._answers.chats(row).find(messages, learned, tools_of(row, tools_key))]
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
