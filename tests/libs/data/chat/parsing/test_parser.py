@@ -142,6 +142,75 @@ def test_calls_of_gemma_4_are_read_as_its_template_writes_them():
     assert not answer.content
 
 
+CALLED = "<|tool_call>call:add{a:12}<tool_call|>"
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content", "is_open"),
+    [
+        ("<|channel>thought\nHm.\n<channel|>So.<turn|>", "Hm.", "So.", False),
+        ("<|channel>thought\n<channel|>So.<turn|>", "", "So.", False),
+        (
+            "<|channel>thought\nA thought\nof two.\n<channel|>So.",
+            "A thought\nof two.",
+            "So.",
+            False,
+        ),
+        (f"<|channel>thought\nHm.\n<channel|>{CALLED}<|tool_response>", "Hm.", "", False),
+        (f"<|channel>thought\nHm.\n{CALLED}<|tool_response>", "Hm.", "", False),
+        ("<|channel>thought\nHm", "Hm", "", True),
+        ("So.<turn|>", "", None, False),
+    ],
+)
+def test_a_thought_of_gemma_4_is_apart_from_the_answer(text, reasoning, content, is_open):
+    renderer = shipped.renderer_of("gemma4_v5")
+    ids = renderer.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    answer = renderer.parse(ids, prompt_ids=renderer.render([{"role": "user", "content": "Go."}]))
+
+    assert (answer.reasoning, answer.content) == (reasoning, content)
+    assert answer.reasoning_open is is_open
+    assert [call.name for call in answer.tool_calls] == ["add"] * (CALLED in text)
+
+
+def test_a_thought_that_gemma_4_s_prompt_begins_behind_a_result_is_read():
+    renderer = shipped.renderer_of("gemma4_v5").with_template_kwargs({"enable_thinking": True})
+    call = {"type": "function", "id": "c1", "function": {"name": "add", "arguments": {}}}
+    asked = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "42", "name": "add", "tool_call_id": "c1"},
+    ]
+    prompt = renderer.render(asked)
+    assert renderer.decode(prompt, skip_special_tokens=False).endswith("<|channel>thought\n")
+    ids = renderer.tokenizer("thought of it\n<channel|>So.<turn|>", add_special_tokens=False)
+
+    answer = renderer.parse(ids["input_ids"], prompt_ids=prompt)
+
+    assert (answer.reasoning, answer.content) == ("thought of it", "So.")
+
+
+def test_a_thought_of_gemma_4_is_shown_in_its_turn_and_gone_behind_the_next_question():
+    renderer = shipped.renderer_of("gemma4_v5")
+    asked = {"role": "user", "content": "Go."}
+    prompt = renderer.render([asked])
+    text = "<|channel>thought\nHm.\n<channel|>So.<turn|>"
+    ids = renderer.tokenizer(text, add_special_tokens=False)["input_ids"]
+    answer = renderer.parse(ids, prompt_ids=prompt)
+    said = {
+        "role": "assistant",
+        "content": answer.content,
+        "reasoning_content": answer.reasoning,
+    }
+
+    assert renderer.render_text([asked, said], reply=False).endswith(text + "\n")
+    again = renderer.extend([asked, said], [*prompt, *ids], [asked], ended=True, as_template=True)
+    kept = renderer.extend([asked, said], [*prompt, *ids], [asked], ended=True)
+    assert "Hm." not in renderer.decode(again.token_ids, skip_special_tokens=False)
+    assert again.forked
+    assert list(kept.token_ids[: len(prompt) + len(ids)]) == [*prompt, *ids]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -103,6 +103,8 @@ class AnswerParser:
         if not starts and not is_opened:
             return None, list(pieces), False
         behind = list(pieces[first + 1 :] if starts and first is not None else pieces)
+        if starts and behind and not behind[0].is_mark:
+            behind[0] = Piece(behind[0].text.removeprefix(self._thoughts.channel))
         if Piece(end, is_mark=True) in behind:
             place = behind.index(Piece(end, is_mark=True))
             return _joined(behind[:place]), behind[place + 1 :], False
