@@ -142,6 +142,57 @@ def test_calls_of_gemma_4_are_read_as_its_template_writes_them():
     assert not answer.content
 
 
+def test_calls_of_lfm2_are_read_as_its_template_writes_them():
+    renderer = shipped.renderer_of("lfm2_v2")
+    asked = {"role": "user", "content": "Go."}
+    given = [
+        {"a": 12, "note": 'it\'s "x", [y(z=1)]', "deep": {"b": [1, True, None]}},
+        {"a": -1.5, "note": "two\nlines"},
+        {},
+    ]
+    called = [
+        {"type": "function", "id": f"call{n}", "function": {"name": "add", "arguments": one}}
+        for n, one in enumerate(given)
+    ]
+    message = {"role": "assistant", "content": "So:", "tool_calls": called}
+    shown = renderer.render_text([asked, message], reply=False).split("assistant\n")[1]
+    ids = renderer.tokenizer(shown, add_special_tokens=False)["input_ids"]
+
+    answer = renderer.parse(ids)
+
+    assert [call.name for call in answer.tool_calls] == ["add"] * 3
+    assert [json.loads(call.arguments) for call in answer.tool_calls] == given
+    assert answer.malformed == ()
+    assert answer.content.strip() == "So:"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<|tool_call_start|>[add(a=1)]", "the last tool calls have no end"),
+        ("<|tool_call_end|>", "tool calls end that have not begun"),
+        ("<|tool_call_start|>[add(1)]<|tool_call_end|>", r"expected \[NAME\(key=value"),
+        ("<|tool_call_start|>[add(a=open('x'))]<|tool_call_end|>", r"expected \[NAME\(key=value"),
+        ("<|tool_call_start|>[add(a=b'x')]<|tool_call_end|>", r"expected \[NAME\(key=value"),
+        ("<|tool_call_start|>[add(a=1e999)]<|tool_call_end|>", r"expected \[NAME\(key=value"),
+        ("<|tool_call_start|>[add(a=" + "[" * 5000, "the last tool calls have no end"),
+        (
+            "<|tool_call_start|>[add(a=" + "[" * 5000 + "<|tool_call_end|>",
+            r"expected \[NAME\(key=value",
+        ),
+        ("<|tool_call_start|>[add(**a)]<|tool_call_end|>", r"expected \[NAME\(key=value"),
+        ("<|tool_call_start|>add<|tool_call_end|>", r"expected \[NAME\(key=value"),
+    ],
+)
+def test_a_broken_call_of_lfm2_is_reported(text, said):
+    renderer = shipped.renderer_of("lfm2_v2")
+
+    answer = renderer.parse(renderer.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    assert answer.tool_calls == ()
+    assert re.search(said, answer.malformed[0])
+
+
 CALLED = "<|tool_call>call:add{a:12}<tool_call|>"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from . import blocks, deepseek, gemma, llama, mistral
+from . import blocks, deepseek, gemma, lfm2, llama, mistral
 
 
 class CallForm(NamedTuple):
@@ -47,6 +47,7 @@ CALLS = (
     ),
     CallForm("mistral", (mistral.CALLS, mistral.ARGS, mistral.CALL_ID), mistral.CALLS),
     CallForm("gemma", (gemma.OPEN, gemma.CLOSE, gemma.QUOTE), gemma.OPEN),
+    CallForm("lfm2", (lfm2.OPEN, lfm2.CLOSE), lfm2.OPEN),
     CallForm("hermes", (blocks.OPEN, blocks.CLOSE), blocks.OPEN),
     CallForm("llama", (llama.TAG,), llama.TAG),
 )

@@ -11,6 +11,7 @@ from .blocks import read_blocks
 from .deepseek import read_deepseek
 from .families import CallForm, ThoughtTags
 from .gemma import read_gemma
+from .lfm2 import read_lfm2
 from .llama import read_llama
 from .mistral import read_mistral
 from .pieces import CallsRead, Piece, pieces_of
@@ -130,6 +131,8 @@ class AnswerParser:
                 return read_deepseek(rest)
             case "gemma":
                 return read_gemma(rest)
+            case "lfm2":
+                return read_lfm2(rest)
         return read_llama(rest)
 
 
