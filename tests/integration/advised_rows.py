@@ -126,6 +126,21 @@ def conversations(learn, rows):
     )
 
 
+def messages_of_roles(rows, roles, template=None):
+    renderer = renderer_of("qwen2", "characters")
+    if template is not None:
+        tokenizer = tiny_tokenizer()
+        tokenizer.chat_template = template
+        renderer = TokenizerRenderer(tokenizer)
+    load_conversations(
+        written(rows),
+        ConversationColumns(roles=roles),
+        SequenceOptions(),
+        renderer,
+        eos=renderer.tokenizer.eos_token_id,
+    )
+
+
 def steps(family, kind, row, **columns):
     renderer = renderer_of(family, kind)
     eos = renderer.tokenizer.eos_token_id
@@ -165,7 +180,48 @@ TRIMMED = {"prompt": "1+1+1?\n", "completions": ["1+1=2", "2+1=4"], "labels": [T
 JOINED = {"prompt": "x", "completions": ["Hi ", " Hello"], "labels": [True, True]}
 AS_TOKENS = {"control_words": "tokens"}
 
+ANSWERED = {"messages": TWO_TURNS[:2]}
+LOUD_USERS = (
+    "{% for m in messages %}{{ m.role }}:{{ m.content | upper if m.role == 'user' else m.content }}<eos>{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
 ROWS_READ = {
+    "rlhf_data/learned/weights.py:learned_messages": [
+        Advised(
+            call=messages_of_roles,
+            wrong={
+                "rows": [{"messages": [{**TWO_TURNS[0], "train": True}, TWO_TURNS[1]]}],
+                "roles": ("assistant",),
+            },
+            told={
+                "leave the field out": {"rows": [ANSWERED]},
+                "name the role in --data.roles": {"roles": ("assistant", "user")},
+            },
+        )
+    ],
+    "rlhf_data/learned/said_messages.py:said_messages": [
+        Advised(
+            call=messages_of_roles,
+            wrong={
+                "rows": [{"messages": [{**TWO_TURNS[0], "content": "one"}, TWO_TURNS[1]]}],
+                "roles": ("user", "assistant"),
+                "template": LOUD_USERS,
+            },
+            told={"leave the role out of --data.roles": {"roles": ("assistant",)}},
+        )
+    ],
+    "rlhf_data/learned/conversations.py:texts": [
+        Advised(
+            call=messages_of_roles,
+            wrong={"rows": [{"prompt": "1", "response": "2"}], "roles": ("user",)},
+            told={
+                "put the whole conversation into a column 'messages'": {"rows": [ANSWERED]},
+                "or leave the option out": {"roles": ("assistant",)},
+            },
+            given=("--data.roles",),
+        )
+    ],
     "rlhf_data/chat/rendering.py:rendered": [
         Advised(
             call=without_template,

@@ -1,6 +1,7 @@
 """Responses to imitate: prompt, response, end-of-sequence; bad rows by file and line."""
 
 import pytest
+from tests.libs.data.chat.template.shipped import renderer_of
 from tests.released_templates import released_tokenizer
 
 from rlhf_core.errors import DataError
@@ -56,6 +57,45 @@ def test_a_response_that_has_an_end_of_turn_gets_no_other(run_config, write_rows
     rows = load_responses(config, renderer, eos=tokenizer.eos_token_id)
 
     assert tokenizer.convert_ids_to_tokens(rows.actions_of(0)) == ["c", end]
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "expected"),
+    [
+        ("gptoss", "So.", "<|channel|>final<|message|>So.<|return|>"),
+        ("glm4moe", "So.", "\n<think></think>\nSo.<|user|>"),
+        ("qwen3", "So.", "<think>\n\n</think>\n\nSo.<|im_end|>"),
+        ("qwen3", "<think>\nHm.\n</think>\n\nSo.", "<think>\nHm.\n</think>\n\nSo.<|im_end|>"),
+        ("qwen3_training", "So.", "<think>\n\n</think>\n\nSo.<|im_end|>"),
+        ("qwen3_5_think", "So.", "\n</think>\n\nSo.<|im_end|>"),
+        ("mistral_v3", "So.", " So.</s>"),
+        ("llama3", "So.", "So.<|eot_id|>"),
+        ("qwen2_5", "Not <|im_start|>.", "Not <|im_start|>.<|im_end|>"),
+        # The prompt begins a thought that the template drops from answers: the response goes on with it.
+        (
+            "deepseekv3",
+            "Hm.</think>So.",
+            "Hm.</think>So.<\uff5cend\u2581of\u2581sentence\uff5c>",
+        ),
+    ],
+)
+def test_an_answer_to_a_chat_stands_behind_the_prompt_as_the_template_shows_it(
+    run_config, write_rows, name, response, expected
+):
+    """``So.`` right behind ``<|start|>assistant`` is in no channel, and no model of gpt-oss writes it."""
+    renderer = renderer_of(name)
+    asked = [{"role": "user", "content": "Why?"}]
+    config = run_config()
+    supervised = config.supervised.model_copy(
+        update={"data": (write_rows([{"prompt": asked, "response": response}]),)}
+    )
+    config = config.model_copy(update={"supervised": supervised})
+
+    rows = load_responses(config, renderer, eos=renderer.tokenizer.eos_token_id)
+
+    tokens, actions = rows.tokens_of(0).tolist(), rows.actions_of(0).tolist()
+    assert renderer.decode(actions, skip_special_tokens=False) == expected
+    assert tokens == [*renderer.render(asked), *actions]
 
 
 def test_columns_may_have_other_names(load, write_rows, renderer):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.libs.data.chat.template.shipped import ENDS, source_of, tokenizer_with
 from tests.released_templates import RELEASED, released_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
@@ -10,6 +11,7 @@ from tokenizers.normalizers import Prepend
 from tokenizers.processors import TemplateProcessing
 
 from rlhf_core.errors import ConfigError
+from rlhf_data.chat.renderer import TokenizerRenderer
 from rlhf_data.tokenizer import (
     describe_ends,
     end_of_turn,
@@ -105,6 +107,41 @@ def test_released_templates_end_turns_with_their_own_token(name):
     tokenizer = released_tokenizer(name)
 
     assert tokenizer.convert_ids_to_tokens(end_of_turn(tokenizer)) == RELEASED[name].end
+
+
+ENDS_OF_CALLS = {
+    "gemma4_v5": "<|tool_response>",
+    "glm4moe": "<|observation|>",
+    "gptoss": "<|call|>",
+}
+
+
+@pytest.mark.parametrize("name", sorted(ENDS))
+def test_the_token_behind_calls_ends_a_turn_too(model, name):
+    """Else a model that learned to call tools goes on, and makes up the result."""
+    tokenizer = tokenizer_with(source_of(name), ENDS[name])
+
+    ends = tokenizer.convert_ids_to_tokens(eos_token_ids(tokenizer, str(model)))
+
+    called = ENDS_OF_CALLS.get(name, ENDS[name])
+    model_s_own = tokenizer.convert_ids_to_tokens(EOS)
+    assert {*ends} == {model_s_own, ENDS[name], called}
+    renderer = TokenizerRenderer(tokenizer)
+    assert tokenizer.convert_ids_to_tokens(renderer.end_of_calls) == (
+        [called] if name in ENDS_OF_CALLS else []
+    )
+
+
+def test_the_mark_behind_a_call_is_part_of_it():
+    """Generation would end at the first of several calls."""
+    source = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls %}<|tool_call>"
+        "{{ c.function | tojson }}<tool_call|>{% endfor %}{% if not m.tool_calls %}<|end|>{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    tokenizer = tokenizer_with(source, "<|end|>")
+
+    assert TokenizerRenderer(tokenizer).end_of_calls == []
 
 
 NOT_TOKENS = ["abc", ["x"], [1, "2"], -5, 1.5, {"a": 1}, True, [[1]]]

@@ -79,3 +79,28 @@ def test_text_parts_of_an_observation_are_its_text():
     ]
 
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("ended", ["<|user|>", "<|observation|>", None])
+def test_messages_behind_an_answer_to_plain_text_have_the_mark_of_a_role_once(ended):
+    """GLM ends its turn by the mark with which the next one begins."""
+    context = context_of("glm4moe")
+    renderer = context.renderer
+    written = renderer.encode("Why? So.")
+    if ended is not None:
+        written = [*written, renderer.tokenizer.convert_tokens_to_ids(ended)]
+    conversation = Conversation(Task(uid=UID), Observation(text="Why?"))
+
+    found = all_tokens(
+        conversation,
+        written,
+        Observation(messages=(USER,)),
+        context,
+        ended=ended is not None,
+        as_template=True,
+    )
+
+    text = renderer.decode(found.token_ids, skip_special_tokens=False)
+    extra = "<|observation|>" if ended == "<|observation|>" else ""
+    assert text == f"Why? So.{extra}<|user|>\nWhat is this?<|assistant|>"
+    assert not found.forked

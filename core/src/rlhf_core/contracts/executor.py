@@ -131,7 +131,8 @@ class Renderer(Protocol):
         """Return all tokens of the policy's next turn: ``token_ids`` and ``render_next`` of ``messages``.
 
         Args:
-            conversation: all messages so far, the policy's last answer at their end.
+            conversation: all messages so far, the policy's last answer at their end; empty behind a prompt of plain
+                text, with which ``as_template`` is false.
             token_ids: all tokens so far, as they were read and sampled, the last answer's at their end.
             messages: messages between the last answer and the next one.
             ended: True if the policy ended its last turn itself.

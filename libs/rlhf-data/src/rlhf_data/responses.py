@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 import numpy as np
 
@@ -14,11 +15,14 @@ from rlhf_core.errors import DataError
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.media.spans import Expanded
 
-from .chat.control_words import InertWords
+from .chat.control_words import ControlText, InertWords
 from .chat.renderer import TokenizerRenderer
+from .chat.rendering import after, before
 from .forms.form import RowKind
 from .forms.recognizing import formed
-from .prompts import check_characters, tokenize_prompts
+from .learned.conversations import AnswerTexts
+from .learned.messages import ASSISTANT
+from .prompts import check_characters, renderer_of_row, tokenize_prompts
 from .row_images import RowImages, media_of
 from .rows import (
     BadRow,
@@ -46,6 +50,10 @@ def load_responses(
     """Return all rows of ``supervised.data``; the action mask marks the response and the token after it that ends it:
     the chat template's behind an answer to chat messages, ``eos`` behind one to plain text.
 
+    An answer to chat messages has what the template writes around it behind the generation prompt, such as an empty
+    thought, or the channel of gpt-oss. It stands there as it is where the template cannot show it there: where the
+    generation prompt begins a thought that the template's answers lack.
+
     Args:
         images: reader of the images of prompts; None: the model reads text alone.
 
@@ -59,6 +67,8 @@ def load_responses(
     bad: list[BadRow] = []
     inert, order = InertWords(), TurnOrder()
     turn_end = end_of_turn(renderer.tokenizer)
+    columns = run.data.model_copy(update={"prompt_key": options.prompt_key})
+    answers = AnswerTexts(columns, renderer)
     total = 0
     for spec in options.data:
         opened = open_source(spec, split=run.data.split)
@@ -82,11 +92,13 @@ def load_responses(
                 )
                 answer = renderer.answer_text(response)
                 inert = inert.plus(answer.inert, source.where(index))
-                is_chat = not isinstance(prompt_format.prompt(row), str)
-                end = turn_end if is_chat and turn_end is not None else eos
                 tokens = renderer.texts.encode([answer])[0]
                 if not {eos, turn_end}.intersection(tokens[-1:]):  # a row that was rendered has one
-                    tokens.append(end)
+                    is_chat = not isinstance(prompt_format.prompt(row), str)
+                    if is_chat and (shown := _shown(answers, row, response, seen)) is not None:
+                        tokens = renderer.texts.encode([shown])[0]
+                    if not {eos, turn_end}.intersection(tokens[-1:]):
+                        tokens.append(turn_end if is_chat and turn_end is not None else eos)
                 prompt = _expanded(prompts.tokens(position), row, prompt_format, seen)
                 _check_sampled(tokens, images)
                 rows.append(_sequence(len(rows), prompt, tokens, run))
@@ -126,6 +138,21 @@ def response_of(row: Row, key: str) -> str:
     check_text(text, f"column {key!r}")
     check_not_printed(text, f"column {key!r}")
     return text
+
+
+def _shown(answers: AnswerTexts, row: Row, response: str, seen: RowImages) -> ControlText | None:
+    """Return what the chat template shows of an answer to messages behind the generation prompt, through the end of the
+    turn; None: it shows no such answer there."""
+    prompt = seen.prompt(row, answers.format.prompt(row))
+    assert not isinstance(prompt, str)
+    with suppress(RowProblem):
+        messages = (*prompt, {"role": ASSISTANT, "content": response})
+        found = answers.chats(row).find(messages, (len(prompt),))
+        asked = renderer_of_row(row, answers.renderer).chat_text(prompt).text
+        if found.text.startswith(asked):
+            end = len(found.text[: found.spans[-1].end].rstrip())  # a block may hold a new line too
+            return after(before(found.control_text(), end), len(asked))
+    return None
 
 
 def _expanded(

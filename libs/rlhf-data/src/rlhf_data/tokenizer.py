@@ -142,8 +142,8 @@ def local_tokenizer(model: ModelConfig, data: RenderOptions) -> PreTrainedTokeni
 def eos_token_ids(
     tokenizer: PreTrainedTokenizerBase, path: str, *, trust_remote_code: bool = False
 ) -> tuple[int, ...]:
-    """Return the tokens that end a turn, sorted: the tokenizer's token, the one by which the chat template ends the
-    policy's turns, and the tokens of the model's configuration.
+    """Return the tokens that end a turn, sorted: the tokenizer's token, those by which the chat template ends the
+    policy's turns, of answers and of calls, and the tokens of the model's configuration.
 
     Chat models have several (``<|im_end|>`` and ``<|endoftext|>``), and ``generation_config.json`` lists all. That of a
     base model lists the end of texts alone, also where its chat template, by which it learns to chat, has another.
@@ -154,8 +154,7 @@ def eos_token_ids(
     found: set[int] = set()
     if tokenizer.eos_token_id is not None:
         found.add(tokenizer.eos_token_id)
-    if (end := end_of_turn(tokenizer)) is not None:
-        found.add(end)
+    found.update(_ends_of_turns(tokenizer))
     for name, config in _model_configs(path, trust_remote_code):
         found.update(_token_ids(getattr(config, "eos_token_id", None), f"model {path}: {name}"))
     if not found:
@@ -171,13 +170,20 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """Return the token by which the policy's turns end in the chat template: the one behind an answer or, where the
     template writes none there, the one by which the user's next turn begins (GLM-4). None where there is no template,
     or neither is a special token."""
+    return next(iter(_ends_of_turns(tokenizer)), None)
+
+
+def _ends_of_turns(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return the tokens by which the policy's turns end in the chat template: that of answers, and behind it that of
+    calls where it is another one (``<|observation|>`` of GLM, ``<|call|>`` of gpt-oss)."""
     if tokenizer.chat_template is None:
-        return None
+        return ()
+    renderer = TokenizerRenderer(tokenizer)
     try:
-        end = TokenizerRenderer(tokenizer).closing
+        closing = renderer.closing[-1:]
+        return (*closing, *(renderer.end_of_calls if closing else ()))
     except DataError:
-        return None
-    return end[-1] if end else None
+        return ()
 
 
 def describe_ends(tokenizer: PreTrainedTokenizerBase, ends: Iterable[int]) -> str:
@@ -187,7 +193,7 @@ def describe_ends(tokenizer: PreTrainedTokenizerBase, ends: Iterable[int]) -> st
         ends: result of ``eos_token_ids``.
     """
     own = {tokenizer.eos_token_id: "the tokenizer's"}
-    if (turn := end_of_turn(tokenizer)) is not None:
+    for turn in _ends_of_turns(tokenizer):
         own[turn] = f"{own[turn]} and the chat template's" if turn in own else "the chat template's"
     named = [
         f"{tokenizer.convert_ids_to_tokens(token)!r} ({token}, {own.get(token, 'of the model')})"

@@ -113,16 +113,14 @@ def all_tokens(
     renderer, tools = context.renderer, conversation.tools
 
     def extended() -> ChatContinuation:
-        if not conversation.messages:
-            following = renderer.render_next(observation.messages, ended=ended, tools=tools)
-            return ChatContinuation(token_ids=(*token_ids, *following))
+        # Of a prompt of plain text no messages are known, and no template shows it anew.
         return renderer.extend(
             conversation.messages,
             token_ids,
             observation.messages,
             ended=ended,
             tools=tools,
-            as_template=as_template,
+            as_template=as_template and bool(conversation.messages),
         )
 
     too_long = ChatContinuation(token_ids=(0,) * context.max_length)

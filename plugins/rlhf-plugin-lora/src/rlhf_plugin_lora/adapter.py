@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from rlhf_core import PluginError
 from rlhf_torch.adapters.folder import AdapterFolder
+from rlhf_torch.adapters.older_names import in_names_of
 from rlhf_torch.adapters.stacks import UNMATCHED
 
 from . import going_on
@@ -83,6 +84,7 @@ class PeftAdapter:
             names = adapted_modules(model, self._options.target, self._options.exclude, stacks)
             config = self._config(model, names, stacks)
         else:
+            folder = in_names_of(model, folder)
             going_on.require_fit(folder, model)
             names, stacks = going_on.adapted_by(folder, model)
             config = going_on.config_of(folder, _base_name(model), self._options.dropout)

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from rlhf_core import ConfigError, headline
 from rlhf_torch.adapters.fitting import check_fit, check_loaded
-from rlhf_torch.adapters.folder import PREFIX, WEIGHTS, AdapterFolder
+from rlhf_torch.adapters.folder import WEIGHTS, AdapterFolder
 from rlhf_torch.adapters.stacks import TARGETS, stack_of
 
 from .beginning import KEPT, TOKENS
@@ -134,7 +134,7 @@ def _take_rows(
 
 def _tensors(folder: AdapterFolder) -> dict[str, Tensor]:
     with safe_open(str(folder.path / WEIGHTS), framework="pt") as file:
-        return {name: file.get_tensor(f"{PREFIX}{name}") for name in folder.shapes}
+        return {name: file.get_tensor(folder.name_in_file(name)) for name in folder.shapes}
 
 
 def _require_same(folder: AdapterFolder, name: str, tensor: Tensor, model: nn.Module) -> None:

@@ -1,6 +1,7 @@
 """Facts of templates of every kind, as their templates are written in the zoo."""
 
 import pytest
+from tests.libs.data.chat.template.shipped import renderer_of as shipped_renderer
 from tests.libs.data.chat.zoo import KINDS, renderer_of, tokenizer_of
 
 from rlhf_core.errors import DataError
@@ -94,7 +95,30 @@ def test_a_changed_answer_drifts():
 
 
 def test_an_end_that_is_no_stop_token_drifts():
-    assert "which ends no generation" in drifts_of(templated(TURNS, stop=1))
+    assert "It ends no generation" in drifts_of(templated(TURNS, stop=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "glm4moe",
+            "<|user|>, by which the user's next turn begins (one of calls with <|observation|>)",
+        ),
+        ("gptoss", "<|return|> (one of calls with <|call|>)"),
+        ("qwen3", "<|im_end|>"),
+    ],
+)
+def test_the_end_of_a_turn_is_named(name, said):
+    """GLM's was said to end with no special token, and to end no generation."""
+    renderer = shipped_renderer(name)
+    ends = {*renderer.closing, *renderer.end_of_calls}
+
+    texts = [one.text for one in facts_of(renderer, ends).findings()]
+    without = [one.text for one in facts_of(renderer, {2}).findings()]
+
+    assert any(one.startswith(f"A turn ends with {said}. It ends a generation") for one in texts)
+    assert any(one.startswith(f"A turn ends with {said}. It ends no gen") for one in without)
 
 
 def test_the_date_of_the_day_drifts():

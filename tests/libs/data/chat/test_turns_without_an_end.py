@@ -6,6 +6,7 @@ not written twice in a conversation that goes on.
 
 import pytest
 from tests.libs.data.chat.template.shipped import FOLDER
+from tests.libs.data.chat.template.shipped import renderer_of as shipped_renderer
 from tests.libs.data.learned.families import bpe
 from tokenizers import AddedToken
 
@@ -148,3 +149,17 @@ def test_a_template_with_ends_has_no_other():
 
     assert renderer.closing == renderer.end_of_turn
     assert renderer.end_of_turn == [renderer.tokenizer.eos_token_id]
+
+
+@pytest.mark.parametrize("learn", ["all", "last"])
+def test_a_template_with_blocks_and_no_end_learns_the_end_of_texts_behind_the_last_answer(
+    write_rows, learn
+):
+    """LLaVA 1.5: a model that was trained on it went on for ever."""
+    renderer = shipped_renderer("llava_1_5")
+    path = write_rows([{"messages": [ASKED, SAID, MORE, SAID]}])
+
+    rows = load(load_conversations, ConversationColumns(learn=learn), renderer, path)
+
+    expected = "So. </s>" if learn == "last" else "So. So. </s>"
+    assert learned_of(renderer, rows) == [expected]

@@ -49,3 +49,22 @@ def test_a_key_that_prime_rl_has_not_is_named(key):
     (row,) = migrate([(f"{key} = 1", key, 1)], "rl").rows()
 
     assert "prime-rl has no such key" in row.text
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, None),
+        ({"user": True}, ["assistant", "user"]),
+        ({"assistant": False, "tool": True}, ["tool"]),
+        ({"user": True, "tool": True, "system": True}, ["assistant", "user", "tool", "system"]),
+        ({"assistant": False}, None),
+    ],
+)
+def test_roles_that_are_learned_are_carried_over(given, expected):
+    found = migrate(
+        [("x", f"data.loss_mask.{role}", value) for role, value in given.items()], "sft"
+    )
+
+    setting = found.settings.get("data.roles")
+    assert (setting.value if setting else None) == expected

@@ -5,6 +5,7 @@ import json
 import pytest
 import transformers
 from packaging.version import Version
+from tests.libs.data.chat.template.shipped import source_of, tokenizer_with
 from tests.released_templates import released_tokenizer
 from transformers import (
     AutoConfig,
@@ -18,6 +19,7 @@ from transformers import (
 )
 
 from rlhf_core.contracts import RankingObjective
+from rlhf_testing.tiny import write_tiny_model
 from rlhf_torch.models.export import copy_tokenizer
 from rlhf_torch.models.older_readers import CONFIG, name_rotation
 
@@ -110,6 +112,30 @@ def test_a_tokenizer_is_named_in_the_words_of_version_4(tmp_path, name):
     assert after.all_special_tokens == before.all_special_tokens
     text = "<|im_start|><|eot_id|> Hi"
     assert after.encode(text) == before.encode(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("glm4moe", ["<|endoftext|>", "<|user|>", "<|observation|>"]),
+        ("gemma4_v5", ["<|endoftext|>", "<turn|>", "<|tool_response>"]),
+        ("gptoss", ["<|endoftext|>", "<|return|>", "<|call|>"]),
+        ("llama3", ["<|endoftext|>", "<|eot_id|>"]),
+    ],
+)
+def test_an_export_of_a_base_model_lists_every_end_of_a_turn(tmp_path, name, expected):
+    """Servers stop at those alone; a base model's own files name the end of texts."""
+    tokenizer = tokenizer_with(source_of(name), "<|endoftext|>")
+    tokenizer.save_pretrained(tmp_path / "own")
+    out = write_tiny_model(tmp_path / "out", hidden_size=16, num_layers=1, num_heads=2)
+    (out / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": tokenizer.eos_token_id})
+    )
+
+    copy_tokenizer(str(tmp_path / "own"), out, trust_remote_code=False)
+
+    listed = json.loads((out / "generation_config.json").read_text())["eos_token_id"]
+    assert listed == sorted(tokenizer.convert_tokens_to_ids(expected))
 
 
 def test_a_token_with_a_name_of_its_own_is_found_by_version_4(tmp_path):

@@ -83,9 +83,13 @@ class TemplateFacts:
     generation_prompt: str
     """Text at whose end the policy writes."""
     end_of_turn: str
-    """Text that ends a turn; empty: the template writes no special token there."""
+    """Text that ends a turn; empty: the template writes no special token there, nor one before the next turn."""
+    end_begins_next: bool
+    """The template writes no end: this is the token by which the user's next turn begins."""
+    end_of_calls: str
+    """Text that ends a turn of calls, where it is another one; else empty."""
     end_is_stop: bool
-    """The token that ends a turn ends a generation."""
+    """The tokens that end a turn end a generation."""
     stops: tuple[str, ...]
     """Tokens that end a generation."""
     starts: tuple[str, ...]
@@ -186,14 +190,15 @@ class TemplateFacts:
 
     def _tokens(self) -> Iterator[Said]:
         stops = " ".join(self.stops) or "none"
-        end = self.end_of_turn
+        end = self.end_of_turn or "no special token"
+        if self.end_begins_next:
+            end += ", by which the user's next turn begins"
+        if self.end_of_calls:
+            end += f" (one of calls with {self.end_of_calls})"
         if self.end_is_stop:
-            yield FINE, f"A turn ends with {end}, which ends a generation (stop tokens: {stops})."
+            yield FINE, f"A turn ends with {end}. It ends a generation (stop tokens: {stops})."
         else:
-            yield (
-                DRIFT,
-                f"A turn ends with {end or 'no special token'}, which ends no generation (stop tokens: {stops}).",
-            )
+            yield DRIFT, f"A turn ends with {end}. It ends no generation (stop tokens: {stops})."
         yield FINE, f"The policy writes behind {self.generation_prompt!r}."
         if self.starts_twice:
             yield (

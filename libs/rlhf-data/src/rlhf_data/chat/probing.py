@@ -79,6 +79,7 @@ def facts_of(
     thoughts, form = thoughts_of(words.ids, template), calls_of(words.ids, template)
     prefix = continued(renderer, [USER, ANSWER], [AGAIN])
     end = _end_of_turn(renderer)
+    calling = renderer.end_of_calls if end else []
     starts = renderer.texts.prefix
     shown_tools = _shows(renderer, [USER], str(_name(tools)), tools)
     return TemplateFacts(
@@ -104,7 +105,9 @@ def facts_of(
         calls=_calls(renderer, tools),
         generation_prompt=renderer.generation_prompt,
         end_of_turn="" if not end else renderer.decode(end, skip_special_tokens=False),
-        end_is_stop=bool(end) and end[-1] in stops,
+        end_begins_next=bool(end) and not renderer.end_of_turn,
+        end_of_calls="" if not calling else renderer.decode(calling, skip_special_tokens=False),
+        end_is_stop=bool(end) and {end[-1], *calling} <= set(stops),
         stops=tuple(tokenizer.convert_ids_to_tokens(sorted(stops))),
         starts=tuple(tokenizer.convert_ids_to_tokens(starts)),
         starts_twice=bool(starts) and renderer.render([USER])[: len(starts)] == starts,
@@ -162,7 +165,7 @@ def _answer_tokens(
 
 def _end_of_turn(renderer: TokenizerRenderer) -> list[int]:
     try:
-        return renderer.end_of_turn
+        return renderer.closing
     except DataError:
         return []
 

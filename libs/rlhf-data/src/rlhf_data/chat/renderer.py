@@ -336,6 +336,12 @@ class TokenizerRenderer:
         """
         return self._turns.end_of_turn or self._turns.next_opening
 
+    @property
+    def end_of_calls(self) -> list[int]:
+        """The token with which the policy ends a turn of calls of tools, where it is none of ``closing``; see
+        ``ChatTurns.end_of_calls``."""
+        return self._turns.end_of_calls
+
     @cached_property
     def generation_prompt(self) -> str:
         """Text that the template writes at the start of the policy's turn; empty if it cannot be determined."""

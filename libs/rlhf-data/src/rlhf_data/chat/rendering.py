@@ -188,6 +188,12 @@ class ChatTemplate:
         return f"message {refused} ({shortened(messages[refused - 1].get('role'), 40)}): "
 
 
+def before(chat: ControlText, end: int) -> ControlText:
+    """Return the beginning of a text up to a place that is in no control word."""
+    active = chat.active and tuple(span for span in chat.active if span.end <= end)
+    return ControlText(text=chat.text[:end], active=active, inert=chat.inert)
+
+
 def after(chat: ControlText, start: int) -> ControlText:
     """Return the rest of a text from a place on that is in no control word."""
     if chat.active is None:

@@ -16,6 +16,7 @@ from rlhf_core.batch.task import Message
 from rlhf_core.errors import DataError
 
 from .control_words import ControlText
+from .parsing.families import ANSWER_WORDS
 from .rendering import ChatTemplate, after
 from .short_histories import USER, ShortHistories
 from .tokenizing import TextTokenizer
@@ -114,6 +115,40 @@ class ChatTurns:
         opening = self._following((*_OPENING, USER), reply=False, tools=())[:1]
         is_mark = self._special.issuperset(opening) and opening != self._opening_of_answers
         return opening if is_mark else []
+
+    @cached_property
+    def end_of_calls(self) -> list[int]:
+        """The special token by which the policy ends a turn of calls, where it is another one than that of answers: the
+        one that ends the rendering (``<|call|>`` of gpt-oss, ``<|tool_response>`` of Gemma 4) or, of a template that
+        ends no turn, the one by which a result begins (``<|observation|>`` of GLM). None where there is no such token,
+        or it has a place in answers."""
+        result: Message = {
+            "role": "tool",
+            "content": _RESULT,
+            "name": "look",
+            "tool_call_id": "call00000",
+        }
+        called: Message = {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": _calls_before([result]),
+        }
+        try:
+            shown = self._show((USER, called), reply=False)
+            whole = self._show((USER, called, result), reply=True)
+            known = {*self.end_of_turn, *self._end_before_a_question, *self._opening_of_answers}
+        except DataError:
+            return []
+        if not whole.text.startswith(shown.text):
+            return []
+        words = [(span, whole.text[slice(*span)]) for span in self._texts.active(whole)]
+        size = len(shown.text.rstrip())
+        if self.end_of_turn:
+            found = [word for span, word in words if span.end == size]
+        else:
+            found = [word for span, word in words if span.start == len(shown.text)]
+        ids = [self._texts.words.ids[word] for word in found if word not in ANSWER_WORDS]
+        return [token for token in ids if token in self._special and token not in known]
 
     @cached_property
     def _opening_of_answers(self) -> list[int]:

@@ -16,7 +16,7 @@ from ..learned.options import (
 )
 from ..learned.pairs import answer_texts, are_texts, margin_of, pair_conversations, shared_messages
 from ..learned.steps import labels_of, steps_of
-from ..learned.weights import check_judged, learned_answers, without_weights
+from ..learned.weights import check_judged, learned_messages, without_weights
 from ..row_images import RowImages
 from ..rows import Prompt, PromptFormat, RowProblem, with_system_prompt
 from ..source import Row
@@ -53,7 +53,7 @@ def read_structure(
             return text_of(row, columns.text_key or "text", "text_key")
         case RowKind.CONVERSATIONS:
             messages = _conversation(row, columns, images)
-            learned_answers(messages)
+            learned_messages(messages, roles=columns.roles)
             return messages
         case RowKind.JUDGED:
             label_of(row, columns.label_key)

@@ -26,6 +26,7 @@ from ..rows import RowProblem, check_text, problem_of
 from ..turn_order import out_of_turn
 from .learned_text import LearnedText, Span
 from .messages import ASSISTANT, TOOL
+from .said_messages import said_messages
 from .shown_answers import CHANGED, calls_of, changed, holds, shows
 from .skeleton import MARK, Render, Skeleton, SkeletonMaker, no_end, shared_prefix
 from .weights import without_weights
@@ -71,15 +72,16 @@ class ChatSpans:
     def find(
         self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None = None
     ) -> LearnedText:
-        """Return a conversation's rendering with the spans of some of the assistant's turns.
+        """Return a conversation's rendering with the spans of some of its messages: of the assistant the turn, of
+        others the content and the token behind it.
 
         Control words in contents are ordinary text, but those of the assistant that have a place in answers.
 
         Args:
-            learned: indices, ascending, of the assistant's messages to learn.
+            learned: indices, ascending, of the messages to learn.
 
         Raises:
-            RowProblem: the template refuses the messages, or does not show the answers as they are.
+            RowProblem: the template refuses the messages, or does not show the learned ones as they are.
         """
         template = self._renderer.template
         try:
@@ -132,11 +134,34 @@ class ChatSpans:
         return LearnedText(
             text=chat.text,
             spans=tuple(map(made.places.span, quoted.spans)),
+            is_ended=quoted.is_ended,
             active=chat.active,
             inert=chat.inert,
         )
 
     def _find(
+        self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
+    ) -> LearnedText:
+        answers = [index for index in learned if messages[index]["role"] == ASSISTANT]
+        others = [index for index in learned if index not in answers]
+        if not others:
+            return self._answers(messages, answers, tools)
+        said = said_messages(
+            messages, others, self._ends, lambda some, reply: self._render(some, reply, tools)
+        )
+        if not answers:
+            return said
+        found = self._answers(messages, answers, tools)
+        spans = sorted([*found.spans, *said.spans])
+        if any(one.end > other.start for one, other in pairwise(spans)):
+            raise RowProblem(
+                "changed by the template",
+                "the chat template shows a message within another one, so that not each is learned by itself "
+                "(data.roles)",
+            )
+        return replace(found, spans=tuple(spans))
+
+    def _answers(
         self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
     ) -> LearnedText:
         if self._has_blocks[tools is not None]:
@@ -247,30 +272,11 @@ class ChatSpans:
             closing = []
         if not closing:
             return {False: "", True: ""}
-        ended = renderer.decode(closing, skip_special_tokens=False)
-        return {False: ended, True: self._mark_behind_calls() or ended}
-
-    def _mark_behind_calls(self) -> str:
-        """Return the special token by which the result of a call begins, right behind it; empty: there is none, or
-        answers begin with it too."""
-        call = {"id": "call00000", "name": "look", "arguments": {}}
-        result: Message = {
-            "role": TOOL,
-            "content": "Hello",
-            "name": "look",
-            "tool_call_id": "call00000",
-        }
-        answer: Message = {"role": ASSISTANT, "content": MARK, "tool_calls": [call]}
-        through: list[Message] = [{"role": "user", "content": "Hello"}, answer]
-        try:
-            shown = self._renderer.render_text(through, reply=False)
-            whole = self._renderer.render_text([*through, result], reply=False)
-        except DataError:
-            return ""
-        found = self._ends.match(whole, len(shown)) if whole.startswith(shown) else None
-        if found is None or self._renderer.generation_prompt.startswith(found.group()):
-            return ""
-        return found.group()
+        ended, called = (
+            renderer.decode(ids, skip_special_tokens=False)
+            for ids in (closing, renderer.end_of_calls or closing)
+        )
+        return {False: ended, True: called}
 
     def _shape(
         self, roles: tuple[str, ...], tools: Tools | None, render: Render
@@ -309,7 +315,10 @@ class ChatSpans:
             shown = text[slice(*of_message[index])]
             if not shown or not holds(shown, messages[index]):
                 raise changed(messages, index, shown)
-        return LearnedText(text=text, spans=tuple(of_message[index] for index in learned))
+        spans = tuple(of_message[index] for index in learned)
+        # A template may write no end at all (LLaVA 1.5): behind the last answer the policy learns that of texts.
+        ends = not self._ends.search(text[slice(*spans[-1])]) and spans[-1].end == len(text)
+        return LearnedText(text=text, spans=spans, is_ended=ends)
 
 
 def _pattern_of(names: set[str]) -> re.Pattern[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rlhf_config.prompts import PromptForm
 from rlhf_core.errors import DataError
 
 from ..chat.control_words import ControlText
@@ -25,11 +26,11 @@ from .messages import (
     tools_of,
     value_of,
 )
-from .options import ConversationColumns, LabeledColumns, PromptColumns, SequenceOptions
+from .options import ConversationColumns, LabeledColumns, SequenceOptions
 from .row_loader import RowLoader
 from .sequences import LearnedSequence, cut_to, max_tokens_of, pieces_of
 from .tokens import LearnedTokens
-from .weights import check_judged, check_prompt, learned_answers
+from .weights import check_judged, check_prompt, learned_messages
 
 _MAX_CHATS = 64
 """Finders of spans that are kept, each for other variables of the chat template."""
@@ -46,10 +47,10 @@ class AnswerTexts:
     """
 
     def __init__(
-        self, columns: PromptColumns, renderer: TokenizerRenderer, own_words: Sequence[str] = ()
+        self, columns: PromptForm, renderer: TokenizerRenderer, own_words: Sequence[str] = ()
     ) -> None:
         self.format = PromptFormat.of(columns)
-        self._renderer = renderer
+        self.renderer = renderer
         self._own_words = frozenset(own_words)
         self._chats: dict[TokenizerRenderer, ChatSpans] = {}
 
@@ -62,7 +63,7 @@ class AnswerTexts:
             DataError: the tokenizer has no chat template.
             RowProblem: the template does not read the row's variables.
         """
-        renderer = renderer_of_row(row, self._renderer)
+        renderer = renderer_of_row(row, self.renderer)
         if renderer not in self._chats:
             if len(self._chats) >= _MAX_CHATS:
                 self._chats.clear()
@@ -84,14 +85,14 @@ class AnswerTexts:
                     "no place for tools",
                     "the prompt is plain text, which has no place for tools. Add --data.chat",
                 )
-            check_plain(row, self._renderer)
+            check_plain(row, self.renderer)
             return plain_text(self._joined(row, prompt, answer), len(prompt))
         check_chat(prompt, parts=images.sees)
         messages = (*prompt, {"role": ASSISTANT, "content": answer})
         return self.chats(row).find(messages, (len(prompt),), tools)
 
     def _joined(self, row: Row, prompt: str, answer: str) -> ControlText:
-        renderer = self._renderer
+        renderer = self.renderer
         try:
             text = plain_prompt(row, prompt, self.format, renderer)
         except DataError as error:
@@ -100,7 +101,7 @@ class AnswerTexts:
 
     def policy_text(self, text: str) -> ControlText:
         """Return a plain text that the policy has to write, in which words that have no place in answers are text."""
-        return self._renderer.answer_text(text, self._own_words)
+        return self.renderer.answer_text(text, self._own_words)
 
 
 class Conversations:
@@ -117,6 +118,7 @@ class Conversations:
         self._answers = AnswerTexts(columns, renderer)
         self._is_judged = isinstance(columns, LabeledColumns)
         self._only_last = not isinstance(columns, ConversationColumns) or columns.learn == "last"
+        self._roles = columns.roles if isinstance(columns, ConversationColumns) else (ASSISTANT,)
         self.max_tokens = max_tokens_of(options)
 
     @property
@@ -138,6 +140,12 @@ class Conversations:
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         key, tools_key = self._columns.messages_key, self._columns.tools_key
         if key is None:
+            if self._roles != (ASSISTANT,):
+                raise RowProblem(
+                    "roles",
+                    f"--data.roles is {' '.join(self._roles)}, but of a row with a prompt and a response the response "
+                    "alone is learned; put the whole conversation into a column 'messages', or leave the option out",
+                )
             if not self._is_judged and not isinstance(
                 prompt := self._answers.format.prompt(row), str
             ):
@@ -150,7 +158,7 @@ class Conversations:
             learned = answers_in(messages)[-1:]
             check_judged(messages, learned)
         else:
-            learned = learned_answers(messages, only_last=self._only_last)
+            learned = learned_messages(messages, only_last=self._only_last, roles=self._roles)
         return [self._answers.chats(row).find(messages, learned, tools_of(row, tools_key))]
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:

@@ -163,6 +163,28 @@ def answers_in(messages: Sequence[Message], *, start: int = 0) -> tuple[int, ...
     return found
 
 
+def said_by(messages: Sequence[Message], roles: Sequence[str]) -> tuple[int, ...]:
+    """Return the indices of the messages of some roles, none the assistant's, that say something.
+
+    Raises:
+        RowProblem: one has an image or a video, which nobody learns to write.
+    """
+    found = []
+    for index, message in enumerate(messages):
+        content = message.get("content")
+        if message["role"] not in roles or not content:
+            continue
+        if not isinstance(content, str) and any(map(is_seen, content)):
+            raise RowProblem(
+                "not text",
+                f"message {index + 1}: the role {message['role']!r} is learned, but the content has an image or a "
+                "video, which a policy does not write; leave the role out of data.roles",
+            )
+        if not isinstance(content, str) or content.strip():
+            found.append(index)
+    return tuple(found)
+
+
 def check_answer(message: Message, index: int) -> None:
     """Refuse an assistant's message with neither text nor tool calls.
 

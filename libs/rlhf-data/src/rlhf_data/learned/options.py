@@ -49,11 +49,19 @@ class ConversationColumns(PromptColumns):
     learn: Literal["all", "last"] = Field(
         "all", description="learn all turns of the assistant, or the last one only"
     )
+    roles: tuple[Literal["assistant", "user", "tool", "system", "developer"], ...] = Field(
+        ("assistant",),
+        min_length=1,
+        description="roles whose messages are learned: of others than the assistant the content and the token behind "
+        "it, not the mark before it; with learn = last the last message of these roles",
+    )
 
     @model_validator(mode="after")
     def _one_form(self) -> ConversationColumns:
         if self.messages_key is not None and self.text_key is not None:
             raise ValueError("messages_key and text_key exclude each other; set one of them")
+        if self.text_key is not None and self.roles != ("assistant",):
+            raise ValueError("text_key is plain text, which has no roles; leave roles out")
         if self.text_key is not None and (self.system_prompt is not None or self.chat):
             raise ValueError(
                 "text_key is plain text, which has no place for chat and system_prompt; leave them out"

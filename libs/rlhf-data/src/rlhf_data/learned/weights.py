@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from rlhf_core.batch.task import Message
 
-from ..chat.template.pieces import LEARNED_FIELDS, WEIGHT
+from ..chat.template.pieces import LEARNED_FIELDS, PARTS_LEARNED, WEIGHT
 from ..rows import RowProblem
 from ..source import Row
-from .messages import ASSISTANT, answers_in
+from .messages import ASSISTANT, answers_in, said_by
 
 
 def check_row(row: Row, columns: Sequence[str]) -> None:
@@ -39,30 +39,37 @@ def check_row(row: Row, columns: Sequence[str]) -> None:
             )
 
 
-def learned_answers(messages: Sequence[Message], *, only_last: bool = False) -> tuple[int, ...]:
-    """Return the indices of the assistant's messages that are learned: all of them, or the last, but those of weight 0.
+def learned_messages(
+    messages: Sequence[Message], *, only_last: bool = False, roles: Sequence[str] = (ASSISTANT,)
+) -> tuple[int, ...]:
+    """Return the indices of the messages of some roles that are learned: all of them, or the last, but those of weight
+    0.
 
     Raises:
-        RowProblem: there are none, one says nothing, or a field cannot be obeyed.
+        RowProblem: there are none, one of the assistant says nothing, or a field cannot be obeyed.
     """
-    answers = answers_in(messages)
+    answers = answers_in(messages) if ASSISTANT in roles else ()
+    others = said_by(messages, [role for role in roles if role != ASSISTANT])
     given = [_is_learned(message, index) for index, message in enumerate(messages)]
     for index, message in enumerate(messages):
-        if given[index] and message["role"] != ASSISTANT:
+        if given[index] and message["role"] not in roles:
             field = next(field for field in LEARNED_FIELDS if field in message)
             raise RowProblem(
                 "weight",
-                f"message {index + 1}: {field!r} is {message[field]!r}, but only messages of the assistant are "
-                f"learned, and its role is {message['role']!r}; leave the field out",
+                f"message {index + 1}: {field!r} is {message[field]!r}, but only messages of the "
+                f"{' and the '.join(roles)} are learned, and its role is {message['role']!r}; leave the field out, or "
+                "name the role in --data.roles",
             )
-    wanted = answers[-1:] if only_last else answers
-    found = tuple(index for index in wanted if given[index] is not False)
+    wanted = sorted([*answers, *others])
+    found = tuple(index for index in wanted[-1 if only_last else 0 :] if given[index] is not False)
     if not found:
         which = "the last message" if only_last else "each message"
         raise RowProblem(
             "nothing to learn",
-            f'{which} of the assistant has "weight" 0, "train" or "loss" false, so nothing of the row is learned; '
-            "leave the row out, or the field",
+            f'{which} of the {" and the ".join(roles)} has "weight" 0, "train" or "loss" false, so nothing of the row '
+            "is learned; leave the row out, or the field"
+            if wanted
+            else f"the row has no message of the {' or the '.join(roles)} that says something (data.roles)",
         )
     return found
 
@@ -104,9 +111,10 @@ def check_prompt(messages: Sequence[Message]) -> None:
 
 def without_weights(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages without these fields."""
+    fields = (*LEARNED_FIELDS, PARTS_LEARNED)
     return tuple(
-        {key: value for key, value in message.items() if key not in LEARNED_FIELDS}
-        if any(field in message for field in LEARNED_FIELDS)
+        {key: value for key, value in message.items() if key not in fields}
+        if any(field in message for field in fields)
         else message
         for message in messages
     )
@@ -114,6 +122,12 @@ def without_weights(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 def _is_learned(message: Message, index: int) -> bool | None:
     """Return what a message says of itself; None: nothing."""
+    if message.get(PARTS_LEARNED):
+        raise RowProblem(
+            "weight",
+            f"message {index + 1}: {PARTS_LEARNED!r} says which characters are learned, but a message is learned "
+            "whole, or is context; split the message, or say 'train' true or false of it",
+        )
     said = {key: message[key] for key in LEARNED_FIELDS if key in message}
     for key, value in said.items():
         # True and 1.0 are 1 for Python; a table may have made numbers of either.

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from rlhf_core import ConfigError
 
 from .fitting import pattern_value, rank_of
-from .folder import PREFIX, WEIGHTS, AdapterFolder
+from .folder import WEIGHTS, AdapterFolder
 
 _FACTORS = (".lora_A.weight", ".lora_B.weight")
 _CHANGES_THE_FORMULA = (
@@ -74,7 +74,7 @@ def factors(folder: AdapterFolder, dtype: torch.dtype) -> Iterator[tuple[str, Te
     try:
         with safe_open(str(folder.path / WEIGHTS), framework="pt") as tensors:
             for name in folder.shapes:
-                tensor: Tensor = tensors.get_tensor(f"{PREFIX}{name}").float()
+                tensor: Tensor = tensors.get_tensor(folder.name_in_file(name)).float()
                 module = name.removesuffix(_FACTORS[1])
                 if module != name:
                     tensor = tensor * _scaling(folder.config, module)

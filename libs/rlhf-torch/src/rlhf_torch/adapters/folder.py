@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,13 @@ class AdapterFolder:
     """Contents of ``adapter_config.json``."""
     shapes: Mapping[str, tuple[int, ...]]
     """Shape of each tensor by its name in the base model, such as ``lm_head.lora_A.weight``."""
+    older: Mapping[str, str] = field(default_factory=dict)
+    """Names of tensors in the file that an older Transformers gave, by their names in the base model (``in_names_of``);
+    empty where they are the same."""
+
+    def name_in_file(self, name: str) -> str:
+        """Return what the file calls a tensor of ``shapes``."""
+        return PREFIX + self.older.get(name, name)
 
     @property
     def base(self) -> str | None:

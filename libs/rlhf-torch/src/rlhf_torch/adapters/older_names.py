@@ -5,44 +5,73 @@ Transformers renames the tensors of such a checkpoint as it loads them. PEFT 0.2
 
 from __future__ import annotations
 
+import json
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from shutil import copyfile
 
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from .fitting import pattern_value
 from .folder import CONFIG, PREFIX, WEIGHTS, AdapterFolder
+from .stacks import TARGETS
 
 _FACTOR = ".lora_"
+
+
+def in_names_of(model: PreTrainedModel, folder: AdapterFolder) -> AdapterFolder:
+    """Return the adapter with the names that a model's modules have: of its tensors, and of the modules in its config.
+
+    An adapter that fits under neither names is returned as it is.
+    """
+    names = _renamed(folder, model)
+    if names is None:
+        return folder
+    owners = {
+        old.partition(_FACTOR)[0]: new.partition(_FACTOR)[0]
+        for old, new in names.items()
+        if _FACTOR in old
+    }
+    config = dict(folder.config)
+    if not config.get(TARGETS):
+        config["target_modules"] = sorted(owners.values())
+    for key in ("rank_pattern", "alpha_pattern"):
+        found = {new: pattern_value(config.get(key), old, None) for old, new in owners.items()}
+        if config.get(key):
+            config[key] = {
+                re.escape(new): value for new, value in found.items() if value is not None
+            }
+    return replace(
+        folder,
+        config=config,
+        shapes={new: folder.shapes[old] for old, new in names.items()},
+        older={new: old for old, new in names.items()},
+    )
 
 
 @contextmanager
 def in_own_names(
     folder: AdapterFolder, model: PreTrainedModel
 ) -> Iterator[tuple[AdapterFolder, Path]]:
-    """Return the adapter with the names of a model's modules, and where PEFT reads it: in a copy, if names differ.
-
-    An adapter that fits under neither names is returned as it is.
-    """
-    names = _renamed(folder, model)
-    if names is None:
-        yield folder, folder.path
+    """Return ``in_names_of`` the model, and where PEFT reads it: in a copy, if names differ."""
+    named = in_names_of(model, folder)
+    if not named.older:
+        yield named, folder.path
         return
     with tempfile.TemporaryDirectory(prefix="rlhf-adapter-") as made:
         path = Path(made)
-        copyfile(folder.path / CONFIG, path / CONFIG)
+        (path / CONFIG).write_text(json.dumps(dict(named.config)), encoding="utf-8")
         tensors = load_file(folder.path / WEIGHTS)
         save_file(
-            {f"{PREFIX}{new}": tensors[f"{PREFIX}{old}"] for old, new in names.items()},
+            {f"{PREFIX}{name}": tensors[named.name_in_file(name)] for name in named.shapes},
             path / WEIGHTS,
             metadata={"format": "pt"},
         )
-        shapes = {new: folder.shapes[old] for old, new in names.items()}
-        yield replace(folder, shapes=shapes), path
+        yield named, path
 
 
 def _renamed(folder: AdapterFolder, model: PreTrainedModel) -> dict[str, str] | None:

@@ -15,6 +15,7 @@ from rlhf_torch.adapters.factors import largest_rank, not_plain
 from rlhf_torch.adapters.fitting import check_fit
 from rlhf_torch.adapters.folder import AdapterFolder, read_adapter
 from rlhf_torch.adapters.merging import is_quantized
+from rlhf_torch.adapters.older_names import in_names_of
 from rlhf_torch.models.quantized_files import is_unpacked
 
 from .model_source import config_of
@@ -56,7 +57,9 @@ def form_of(model: ModelToServe, engine: Selection) -> AdapterForm | None:
         return _beside_quantized(model, engine, folder, "quantization_config in config.json")
     if model.serve == "merged":
         return AdapterForm(folder=folder, rank=None, why="--model.serve merged")
-    reason = _why_not_beside(engine, folder, _skeleton(model, config))
+    skeleton = _skeleton(model, config)
+    folder = in_names_of(skeleton, folder)
+    reason = _why_not_beside(engine, folder, skeleton)
     if reason is None:
         why = "plain LoRA, which the engine serves" if model.serve == "auto" else "as asked for"
         return AdapterForm(folder=folder, rank=largest_rank(folder), why=why)

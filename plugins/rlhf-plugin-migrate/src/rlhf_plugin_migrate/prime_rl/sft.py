@@ -19,6 +19,16 @@ def migrate(source: SourceOptions) -> Outcome:
             out.missing(splits, "one split is read: name a set for each in data.train")
     if source.value(subsets):
         out.missing(subsets, "name each subset in data.train (docs/data.md)")
+    masks = {role: f"data.loss_mask.{role}" for role in ("assistant", "user", "tool", "system")}
+    learned = [role for role, key in masks.items() if source.flag(key)]
+    if learned and learned != ["assistant"]:
+        out.set("data.roles", learned, *masks.values())
+        others = [masks[role] for role in learned if role != "assistant"]
+        out.differs(others, "the mark before a message, such as <|im_start|>user, is not learned")
+    elif learned:
+        out.nothing(masks.values(), "the assistant's turns are learned")
+    else:
+        out.missing(masks.values(), "nothing would be learned")
     length, rows = source.whole("data.seq_len"), "data.micro_batch_size"
     out.set("train.max_tokens_per_micro_batch", length * source.whole(rows), rows, "data.seq_len")
     if source.given("val.data.name"):

@@ -58,7 +58,8 @@ def _set_columns(source: SourceOptions, out: Outcome) -> None:
         if not source.flag(assistant):
             out.differs(
                 assistant,
-                "the assistant's turns are learned; TRL also learns those of the user without it",
+                "the assistant's turns are learned; TRL also learns those of the user without it, which "
+                "--data.roles assistant user system tool does but for the marks before messages",
             )
         form = "conversations in the column messages"
         others.remove(assistant)

@@ -142,6 +142,126 @@ def test_calls_of_gemma_4_are_read_as_its_template_writes_them():
     assert not answer.content
 
 
+def test_calls_of_lfm2_are_read_as_its_template_writes_them():
+    renderer = shipped.renderer_of("lfm2_v2")
+    asked = {"role": "user", "content": "Go."}
+    given = [
+        {"a": 12, "note": 'it\'s "x", [y(z=1)]', "deep": {"b": [1, True, None]}},
+        {"a": -1.5, "note": "two\nlines"},
+        {},
+    ]
+    called = [
+        {"type": "function", "id": f"call{n}", "function": {"name": "add", "arguments": one}}
+        for n, one in enumerate(given)
+    ]
+    message = {"role": "assistant", "content": "So:", "tool_calls": called}
+    shown = renderer.render_text([asked, message], reply=False).split("assistant\n")[1]
+    ids = renderer.tokenizer(shown, add_special_tokens=False)["input_ids"]
+
+    answer = renderer.parse(ids)
+
+    assert [call.name for call in answer.tool_calls] == ["add"] * 3
+    assert [json.loads(call.arguments) for call in answer.tool_calls] == given
+    assert answer.malformed == ()
+    assert answer.content.strip() == "So:"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<|tool_call_start|>[add(a=1)]", "the last tool calls have no end"),
+        ("<|tool_call_end|>", "tool calls end that have not begun"),
+        ("<|tool_call_start|>[add(1)]<|tool_call_end|>", r"expected \[NAME\(key=value"),
+        ("<|tool_call_start|>[add(a=open('x'))]<|tool_call_end|>", r"expected \[NAME\(key=value"),
+        ("<|tool_call_start|>[add(a=b'x')]<|tool_call_end|>", r"expected \[NAME\(key=value"),
+        ("<|tool_call_start|>[add(a=1e999)]<|tool_call_end|>", r"expected \[NAME\(key=value"),
+        ("<|tool_call_start|>[add(a=" + "[" * 5000, "the last tool calls have no end"),
+        (
+            "<|tool_call_start|>[add(a=" + "[" * 5000 + "<|tool_call_end|>",
+            r"expected \[NAME\(key=value",
+        ),
+        ("<|tool_call_start|>[add(**a)]<|tool_call_end|>", r"expected \[NAME\(key=value"),
+        ("<|tool_call_start|>add<|tool_call_end|>", r"expected \[NAME\(key=value"),
+    ],
+)
+def test_a_broken_call_of_lfm2_is_reported(text, said):
+    renderer = shipped.renderer_of("lfm2_v2")
+
+    answer = renderer.parse(renderer.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    assert answer.tool_calls == ()
+    assert re.search(said, answer.malformed[0])
+
+
+CALLED = "<|tool_call>call:add{a:12}<tool_call|>"
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content", "is_open"),
+    [
+        ("<|channel>thought\nHm.\n<channel|>So.<turn|>", "Hm.", "So.", False),
+        ("<|channel>thought\n<channel|>So.<turn|>", "", "So.", False),
+        (
+            "<|channel>thought\nA thought\nof two.\n<channel|>So.",
+            "A thought\nof two.",
+            "So.",
+            False,
+        ),
+        (f"<|channel>thought\nHm.\n<channel|>{CALLED}<|tool_response>", "Hm.", "", False),
+        (f"<|channel>thought\nHm.\n{CALLED}<|tool_response>", "Hm.", "", False),
+        ("<|channel>thought\nHm", "Hm", "", True),
+        ("So.<turn|>", "", None, False),
+    ],
+)
+def test_a_thought_of_gemma_4_is_apart_from_the_answer(text, reasoning, content, is_open):
+    renderer = shipped.renderer_of("gemma4_v5")
+    ids = renderer.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    answer = renderer.parse(ids, prompt_ids=renderer.render([{"role": "user", "content": "Go."}]))
+
+    assert (answer.reasoning, answer.content) == (reasoning, content)
+    assert answer.reasoning_open is is_open
+    assert [call.name for call in answer.tool_calls] == ["add"] * (CALLED in text)
+
+
+def test_a_thought_that_gemma_4_s_prompt_begins_behind_a_result_is_read():
+    renderer = shipped.renderer_of("gemma4_v5").with_template_kwargs({"enable_thinking": True})
+    call = {"type": "function", "id": "c1", "function": {"name": "add", "arguments": {}}}
+    asked = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "42", "name": "add", "tool_call_id": "c1"},
+    ]
+    prompt = renderer.render(asked)
+    assert renderer.decode(prompt, skip_special_tokens=False).endswith("<|channel>thought\n")
+    ids = renderer.tokenizer("thought of it\n<channel|>So.<turn|>", add_special_tokens=False)
+
+    answer = renderer.parse(ids["input_ids"], prompt_ids=prompt)
+
+    assert (answer.reasoning, answer.content) == ("thought of it", "So.")
+
+
+def test_a_thought_of_gemma_4_is_shown_in_its_turn_and_gone_behind_the_next_question():
+    renderer = shipped.renderer_of("gemma4_v5")
+    asked = {"role": "user", "content": "Go."}
+    prompt = renderer.render([asked])
+    text = "<|channel>thought\nHm.\n<channel|>So.<turn|>"
+    ids = renderer.tokenizer(text, add_special_tokens=False)["input_ids"]
+    answer = renderer.parse(ids, prompt_ids=prompt)
+    said = {
+        "role": "assistant",
+        "content": answer.content,
+        "reasoning_content": answer.reasoning,
+    }
+
+    assert renderer.render_text([asked, said], reply=False).endswith(text + "\n")
+    again = renderer.extend([asked, said], [*prompt, *ids], [asked], ended=True, as_template=True)
+    kept = renderer.extend([asked, said], [*prompt, *ids], [asked], ended=True)
+    assert "Hm." not in renderer.decode(again.token_ids, skip_special_tokens=False)
+    assert again.forked
+    assert list(kept.token_ids[: len(prompt) + len(ids)]) == [*prompt, *ids]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

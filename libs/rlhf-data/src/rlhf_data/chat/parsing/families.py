@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from . import blocks, deepseek, gemma, llama, mistral
+from . import blocks, deepseek, gemma, lfm2, llama, mistral
 
 
 class CallForm(NamedTuple):
@@ -23,6 +23,11 @@ class ThoughtTags(NamedTuple):
     begin: str
     end: str
 
+    @property
+    def channel(self) -> str:
+        """Text behind ``begin`` that is no part of the thought: the name of Gemma 4's channel."""
+        return "thought\n" if self.begin == gemma.CHANNEL else ""
+
 
 THOUGHTS = (
     ThoughtTags("<think>", "</think>"),
@@ -31,6 +36,7 @@ THOUGHTS = (
     ThoughtTags("<thought>", "</thought>"),
     ThoughtTags("<reasoning>", "</reasoning>"),
     ThoughtTags("<|START_THINKING|>", "<|END_THINKING|>"),
+    ThoughtTags(gemma.CHANNEL, gemma.CHANNEL_END),
 )
 
 CALLS = (
@@ -41,6 +47,7 @@ CALLS = (
     ),
     CallForm("mistral", (mistral.CALLS, mistral.ARGS, mistral.CALL_ID), mistral.CALLS),
     CallForm("gemma", (gemma.OPEN, gemma.CLOSE, gemma.QUOTE), gemma.OPEN),
+    CallForm("lfm2", (lfm2.OPEN, lfm2.CLOSE), lfm2.OPEN),
     CallForm("hermes", (blocks.OPEN, blocks.CLOSE), blocks.OPEN),
     CallForm("llama", (llama.TAG,), llama.TAG),
 )
@@ -53,8 +60,10 @@ ANSWER_WORDS = frozenset(
 
 
 def thoughts_of(words: Collection[str], template: str) -> ThoughtTags | None:
-    """Return the marks around thoughts that a tokenizer has as tokens, or else its template writes."""
-    for known in (words, template):
+    """Return the marks around thoughts that a tokenizer has as tokens and its template writes, or else that one of them
+    has, the tokenizer first."""
+    both = {word for word in words if word in template}
+    for known in (both, words, template):
         for tags in THOUGHTS:
             if tags.end in known:
                 return tags

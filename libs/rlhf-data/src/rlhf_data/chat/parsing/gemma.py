@@ -1,4 +1,5 @@
-"""Tool calls of Gemma 4: ``call:NAME{key:value}`` between marks, with texts between marks of their own."""
+"""Tool calls of Gemma 4: ``call:NAME{key:value}`` between marks, with texts between marks of their own; and the marks
+of its thoughts."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from .json_calls import call_of
 from .pieces import CallsRead, Piece
 
 OPEN, CLOSE, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
+CHANNEL, CHANNEL_END = "<|channel>", "<channel|>"
 
 _CALL = re.compile(r"\s*call:([^\s{}]+)\s*(\{.*\})\s*", flags=re.DOTALL)
 _KEY = re.compile(r"([{,]\s*)([\w.$-]+)(\s*:)")

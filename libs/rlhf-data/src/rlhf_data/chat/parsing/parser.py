@@ -11,6 +11,7 @@ from .blocks import read_blocks
 from .deepseek import read_deepseek
 from .families import CallForm, ThoughtTags
 from .gemma import read_gemma
+from .lfm2 import read_lfm2
 from .llama import read_llama
 from .mistral import read_mistral
 from .pieces import CallsRead, Piece, pieces_of
@@ -103,6 +104,8 @@ class AnswerParser:
         if not starts and not is_opened:
             return None, list(pieces), False
         behind = list(pieces[first + 1 :] if starts and first is not None else pieces)
+        if starts and behind and not behind[0].is_mark:
+            behind[0] = Piece(behind[0].text.removeprefix(self._thoughts.channel))
         if Piece(end, is_mark=True) in behind:
             place = behind.index(Piece(end, is_mark=True))
             return _joined(behind[:place]), behind[place + 1 :], False
@@ -128,6 +131,8 @@ class AnswerParser:
                 return read_deepseek(rest)
             case "gemma":
                 return read_gemma(rest)
+            case "lfm2":
+                return read_lfm2(rest)
         return read_llama(rest)
 
 

@@ -31,12 +31,17 @@ SAID_FIELDS = (
 """Further fields that say something: those of OpenAI's chat messages, and media beside a content (Ollama, ms-swift)."""
 
 WEIGHT = "weight"
-LEARNED_FIELDS = (WEIGHT, "train", "training", "train_on_turn", "trainable", "loss", "loss_mask")
+LEARNED_FIELDS = (
+    WEIGHT,
+    *("train", "training", "train_on_turn", "trainable", "loss", "loss_mask", "loss_scale"),
+)
 """Fields that say whether a message is learned, as OpenAI, axolotl, Tinker, ms-swift and others call them."""
+PARTS_LEARNED = "train_detail"
+"""Axolotl's field that says which characters of a message are learned."""
 
 _OTHER_FIELDS = frozenset(
     {"role", "content", "tool_calls", "tool_call_id", "id"}
-    | {*THOUGHT_FIELDS, *SAID_FIELDS, *LEARNED_FIELDS}
+    | {*THOUGHT_FIELDS, *SAID_FIELDS, *LEARNED_FIELDS, PARTS_LEARNED}
 )
 
 
