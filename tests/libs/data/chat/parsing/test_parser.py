@@ -193,6 +193,90 @@ def test_a_broken_call_of_lfm2_is_reported(text, said):
     assert re.search(said, answer.malformed[0])
 
 
+THOUGHT = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+SAID = "<|channel|>final<|message|>So.<|return|>"
+PREAMBLE = "<|channel|>commentary<|message|>I add.<|end|><|start|>assistant"
+ASKED_ADD = '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a":12}<|call|>'
+ASKED_FIRST = ' to=functions.add<|channel|>commentary json<|message|>{"a":12}<|call|>'
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content", "calls"),
+    [
+        (SAID, "", "So.", 0),
+        (THOUGHT + SAID, "Hm.", "So.", 0),
+        (THOUGHT + THOUGHT + SAID, "Hm.\nHm.", "So.", 0),
+        ("<|channel|>analysis<|message|>Hm.<|return|>", "Hm.", "", 0),
+        (THOUGHT + ASKED_ADD, "Hm.", "", 1),
+        (THOUGHT + ASKED_FIRST, "Hm.", "", 1),
+        (THOUGHT + PREAMBLE + ASKED_ADD, "Hm.", "I add.", 1),
+        (ASKED_ADD + "<|start|>assistant" + ASKED_ADD, "", "", 2),
+        ("So.<|return|>", "", None, 0),
+        ("<|channel|>final<|message|>So", "", "So", 0),
+        ("<|channel|>final", "", "", 0),
+    ],
+)
+def test_channels_of_gpt_oss_are_thought_answer_and_calls(text, reasoning, content, calls):
+    """The forms of the Harmony format's own documentation: a recipient stands in the role or behind the channel."""
+    renderer = shipped.renderer_of("gptoss")
+    ids = renderer.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    answer = renderer.parse(ids, prompt_ids=renderer.render([{"role": "user", "content": "Go."}]))
+
+    assert (answer.reasoning, answer.content) == (reasoning, content)
+    assert not answer.reasoning_open
+    assert [(call.name, call.arguments) for call in answer.tool_calls] == [
+        ("add", '{"a":12}')
+    ] * calls
+    assert answer.malformed == ()
+
+
+def test_a_call_of_gpt_oss_is_read_as_its_template_writes_it():
+    renderer = shipped.renderer_of("gptoss")
+    asked = {"role": "user", "content": "Go."}
+    given = {"a": 12, "note": 'two\nlines "x"', "deep": {"b": [1, True, None]}}
+    called = {"type": "function", "function": {"name": "add", "arguments": given}}
+    message = {"role": "assistant", "content": "", "thinking": "Hm.", "tool_calls": [called]}
+    chat = renderer.render_text([asked, message], reply=False)
+    shown = chat.split("<|start|>assistant", maxsplit=1)[1]
+
+    answer = renderer.parse(renderer.tokenizer(shown, add_special_tokens=False)["input_ids"])
+
+    assert answer.reasoning == "Hm."
+    assert [call.name for call in answer.tool_calls] == ["add"]
+    assert json.loads(answer.tool_calls[0].arguments) == given
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (" to=functions.add<|channel|>commentary", r"add: expected <\|message\|> and arguments"),
+        (ASKED_ADD[:-10], "add: expected arguments in JSON"),
+        (
+            "<|channel|>commentary to=python<|message|>print(1)<|call|>",
+            "python: expected arguments",
+        ),
+    ],
+)
+def test_a_broken_call_of_gpt_oss_is_reported(text, said):
+    renderer = shipped.renderer_of("gptoss")
+
+    answer = renderer.parse(renderer.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    assert answer.tool_calls == ()
+    assert re.search(said, answer.malformed[0])
+
+
+@pytest.mark.parametrize("text", ["<|channel|>analysis<|message|>Hm", "<|channel|>analysis"])
+def test_a_thought_of_gpt_oss_without_an_end_is_open(text):
+    renderer = shipped.renderer_of("gptoss")
+
+    answer = renderer.parse(renderer.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    assert answer.reasoning_open
+    assert answer.content == ""
+
+
 CALLED = "<|tool_call>call:add{a:12}<tool_call|>"
 
 

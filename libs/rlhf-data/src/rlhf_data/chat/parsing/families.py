@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from . import blocks, deepseek, gemma, lfm2, llama, mistral
+from . import blocks, deepseek, gemma, harmony, lfm2, llama, mistral
 
 
 class CallForm(NamedTuple):
@@ -15,6 +15,8 @@ class CallForm(NamedTuple):
     marks: tuple[str, ...]
     sign: str
     """Mark by which the form is known."""
+    bounds_turns: bool = False
+    """Whether the marks begin and end messages, of anyone, and not only calls."""
 
 
 class ThoughtTags(NamedTuple):
@@ -47,6 +49,15 @@ CALLS = (
     ),
     CallForm("mistral", (mistral.CALLS, mistral.ARGS, mistral.CALL_ID), mistral.CALLS),
     CallForm("gemma", (gemma.OPEN, gemma.CLOSE, gemma.QUOTE), gemma.OPEN),
+    CallForm(
+        "harmony",
+        (
+            *(harmony.START, harmony.CHANNEL, harmony.CONSTRAIN, harmony.MESSAGE),
+            *(harmony.END, harmony.CALL, harmony.RETURN),
+        ),
+        harmony.CHANNEL,
+        bounds_turns=True,
+    ),
     CallForm("lfm2", (lfm2.OPEN, lfm2.CLOSE), lfm2.OPEN),
     CallForm("hermes", (blocks.OPEN, blocks.CLOSE), blocks.OPEN),
     CallForm("llama", (llama.TAG,), llama.TAG),
@@ -54,9 +65,11 @@ CALLS = (
 """The forms, in the order in which they are looked for."""
 
 ANSWER_WORDS = frozenset(
-    word for one in (*(form.marks for form in CALLS), *THOUGHTS) for word in one
+    word
+    for one in (*(form.marks for form in CALLS if not form.bounds_turns), *THOUGHTS)
+    for word in one
 )
-"""Marks that have a place in answers."""
+"""Marks that have a place in answers alone."""
 
 
 def thoughts_of(words: Collection[str], template: str) -> ThoughtTags | None:

@@ -11,6 +11,7 @@ from .blocks import read_blocks
 from .deepseek import read_deepseek
 from .families import CallForm, ThoughtTags
 from .gemma import read_gemma
+from .harmony import read_harmony
 from .lfm2 import read_lfm2
 from .llama import read_llama
 from .mistral import read_mistral
@@ -57,17 +58,9 @@ class AnswerParser:
         """Return what the policy wrote; see ``contracts.Renderer.parse``."""
         ids = [int(token) for token in token_ids]
         text = self._decode(ids)
-        while ids and ids[-1] in self._ends:
-            ids.pop()
-        pieces = pieces_of(ids, self._marks, self._spelled, self._decode)
-        is_opened = self._is_opened(prompt_ids)
-        if prompt_ids is None and self._thoughts is not None:
-            # An unknown prompt began the thought that ends here.
-            is_opened |= Piece(self._thoughts.end, is_mark=True) in pieces
-        thought, rest, is_open = self._thought(pieces, is_opened)
+        thought, read, is_open = self._apart(ids, prompt_ids, tools)
         if is_open:
             return Answer(text=text, reasoning=thought or "", content="", reasoning_open=True)
-        read = self._read(rest, tools)
         if thought is None and not read.calls and not read.malformed:
             return Answer(text=text)
         return Answer(
@@ -77,6 +70,28 @@ class AnswerParser:
             tool_calls=tuple(read.calls),
             malformed=tuple(read.malformed),
         )
+
+    def _apart(
+        self,
+        ids: list[int],
+        prompt_ids: Sequence[int] | None,
+        tools: Sequence[Mapping[str, Any]],
+    ) -> tuple[str | None, CallsRead, bool]:
+        """Return the thought (None: there is none), what else there is, and whether the thought has no end."""
+        if self._calls is not None and self._calls.name == "harmony":
+            return read_harmony(self._pieces(ids))
+        while ids and ids[-1] in self._ends:
+            ids.pop()
+        pieces = self._pieces(ids)
+        is_opened = self._is_opened(prompt_ids)
+        if prompt_ids is None and self._thoughts is not None:
+            # An unknown prompt began the thought that ends here.
+            is_opened |= Piece(self._thoughts.end, is_mark=True) in pieces
+        thought, rest, is_open = self._thought(pieces, is_opened)
+        return thought, self._read(rest, tools), is_open
+
+    def _pieces(self, ids: Sequence[int]) -> list[Piece]:
+        return pieces_of(ids, self._marks, self._spelled, self._decode)
 
     def _is_opened(self, prompt_ids: Sequence[int] | None) -> bool:
         """Return whether the prompt ends within a thought."""
