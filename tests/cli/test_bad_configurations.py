@@ -152,7 +152,7 @@ FLAGS = {
     ),
     "best metric without evaluation": (
         "--checkpoint.best_metric x",
-        "--checkpoint.best_metric: there is no",
+        "--checkpoint.best_metric x: there is no",
     ),
     "both kinds of evaluation": (
         "--eval.data rows.jsonl --eval.fraction 0.5",

@@ -100,9 +100,6 @@ TOOLS = {
     "rlhf_plugin_plan/memory/placement.py:_kinds_of": [
         "plan --runtime ray --backend deepspeed --runtime.ray.gpus_per.policy 2 --runtime.ray.colocate none --nodes 1"
     ],
-    "rlhf_plugin_plan/memory/placement.py:_require_several": [
-        "plan --runtime ray --runtime.ray.ranks.policy 2 --backend torch"
-    ],
     "rlhf_trainer/loop/sleeping.py:asleep_while_it_learns": [
         "train --runtime ray --backend deepspeed --runtime.sleep always --runtime.ray.colocate none --dry-run"
     ],

@@ -181,8 +181,9 @@ JOINED = {"prompt": "x", "completions": ["Hi ", " Hello"], "labels": [True, True
 AS_TOKENS = {"control_words": "tokens"}
 
 ANSWERED = {"messages": TWO_TURNS[:2]}
-LOUD_USERS = (
-    "{% for m in messages %}{{ m.role }}:{{ m.content | upper if m.role == 'user' else m.content }}<eos>{% endfor %}"
+USERS_WITH_SINGLE_BLANKS = (
+    "{% for m in messages %}{{ m.role }}:"
+    "{{ m.content.split() | join(' ') if m.role == 'user' else m.content }}<eos>{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 
@@ -204,9 +205,9 @@ ROWS_READ = {
         Advised(
             call=messages_of_roles,
             wrong={
-                "rows": [{"messages": [{**TWO_TURNS[0], "content": "one"}, TWO_TURNS[1]]}],
+                "rows": [{"messages": [{**TWO_TURNS[0], "content": "one  two"}, TWO_TURNS[1]]}],
                 "roles": ("user", "assistant"),
-                "template": LOUD_USERS,
+                "template": USERS_WITH_SINGLE_BLANKS,
             },
             told={"leave the role out of --data.roles": {"roles": ("assistant",)}},
         )

@@ -50,7 +50,8 @@ def _adapters_are_counted_once():
 
     def once(self, spec, config, precision):
         file = config / "config.json" if config.is_dir() else config
-        key = repr((spec.role, spec.adapter, spec.vision, precision, file.read_text()))
+        made = self._plugins.get(spec.adapter.kind, spec.adapter.name).component.factory
+        key = repr((spec.role, spec.adapter, made, spec.vision, precision, file.read_text()))
         if key not in found:
             found[key] = count(self, spec, config, precision)
         return found[key]

@@ -190,7 +190,7 @@ def test_sequence_parallelism_lets_ranks_share_a_sequence(run):
         (
             ["--runtime", "ray", "--runtime.ray.ranks.policy", "2"],
             "trains in one process only",
-            "plan/one-process",
+            "ranks/one-process",
         ),
         ([*CLUSTER, "--runtime.ray.gpus_per.engine", "2"], "ask for", "ray/unequal-shares"),
         (

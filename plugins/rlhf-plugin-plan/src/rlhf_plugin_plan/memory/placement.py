@@ -8,7 +8,6 @@ from typing import Literal
 
 from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
-from rlhf_core.capabilities import SEVERAL_RANKS
 from rlhf_core.contracts import ENGINE, Colocation, PlansPlacement, ProcessLayout
 
 from ..model.shapes import ModelShape
@@ -88,7 +87,6 @@ def place(
         for part in layout.colocations:
             kinds += _kinds_of(part, layout.counts, engine)
         ranks = {role: layout.counts[role] for role in roles}
-        _require_several(planned, ranks)
         colocated = ENGINE in layout.of("policy").names
         placement = PlannedPlacement(
             kinds=tuple(kinds),
@@ -150,18 +148,6 @@ def check_engine(shape: ModelShape, engine: PlannedEngine) -> None:
         raise ConfigError(
             f"engine.vllm.args.pipeline_parallel_size is {pipeline}, but the model has only {shape.layers} layers",
             code="plan/does-not-divide",
-        )
-
-
-def _require_several(planned: PlannedRun, ranks: Mapping[str, int]) -> None:
-    """Refuse several ranks of a role whose backend trains in one process only."""
-    (backend,) = planned.selections["backend.name"]
-    many = [f"runtime.ray.ranks.{role} = {num}" for role, num in ranks.items() if num > 1]
-    if many and SEVERAL_RANKS not in backend.registered.component.provides:
-        raise ConfigError(
-            f"{', '.join(many)}: --backend {backend.registered.name} trains in one process only; choose a backend that "
-            f"provides {SEVERAL_RANKS!r}, such as deepspeed",
-            code="plan/one-process",
         )
 
 
