@@ -169,13 +169,13 @@ def test_calls_of_lfm2_are_read_as_its_template_writes_them():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("<|tool_call_start|>[add(a=1)]", "the last tool calls have no end"),
-        ("<|tool_call_end|>", "tool calls end that have not begun"),
+        ("<|tool_call_start|>[add(a=1)]", "the last tool call has no end"),
+        ("<|tool_call_end|>", "a tool call ends that has not begun"),
         ("<|tool_call_start|>[add(1)]<|tool_call_end|>", r"expected \[NAME\(key=value"),
         ("<|tool_call_start|>[add(a=open('x'))]<|tool_call_end|>", r"expected \[NAME\(key=value"),
         ("<|tool_call_start|>[add(a=b'x')]<|tool_call_end|>", r"expected \[NAME\(key=value"),
         ("<|tool_call_start|>[add(a=1e999)]<|tool_call_end|>", r"expected \[NAME\(key=value"),
-        ("<|tool_call_start|>[add(a=" + "[" * 5000, "the last tool calls have no end"),
+        ("<|tool_call_start|>[add(a=" + "[" * 5000, "the last tool call has no end"),
         (
             "<|tool_call_start|>[add(a=" + "[" * 5000 + "<|tool_call_end|>",
             r"expected \[NAME\(key=value",

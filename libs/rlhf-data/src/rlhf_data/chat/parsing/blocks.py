@@ -12,7 +12,7 @@ from rlhf_core.contracts.environment import ToolCall
 from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 from .json_calls import read_call
-from .pieces import CallsRead, Piece
+from .pieces import CallsRead, Piece, calls_between, text_of
 
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 """Templates that write values with Python's ``str`` show the policy these words for JSON's."""
@@ -33,26 +33,9 @@ def read_blocks(pieces: Sequence[Piece], tools: Sequence[Mapping[str, Any]] = ()
     Args:
         tools: schemas of the functions, by which the values of tags have types; without one they are texts.
     """
-    read = CallsRead.empty()
-    inside: str | None = None
-    for piece in pieces:
-        if piece.is_mark and piece.text == OPEN:
-            if inside is not None:
-                read.malformed.append("a tool call begins before the one before it has ended")
-            inside = ""
-        elif piece.is_mark and piece.text == CLOSE:
-            if inside is None:
-                read.malformed.append("a tool call ends that has not begun")
-            else:
-                read.add(_call(inside, len(read.calls), tools))
-            inside = None
-        elif inside is None:
-            read.content.append(piece.text)
-        else:
-            inside += piece.text
-    if inside is not None:
-        read.malformed.append("the last tool call has no end")
-    return read
+    return calls_between(
+        pieces, OPEN, CLOSE, lambda inside, number: [_call(text_of(inside), number, tools)]
+    )
 
 
 def _call(text: str, number: int, tools: Sequence[Mapping[str, Any]]) -> ToolCall | str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from rlhf_core.contracts.environment import ToolCall
 
 from .json_calls import call_of
-from .pieces import CallsRead, Piece
+from .pieces import CallsRead, Piece, calls_between
 
 OPEN, CLOSE, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 CHANNEL, CHANNEL_END = "<|channel>", "<channel|>"
@@ -21,27 +21,7 @@ _KEY = re.compile(r"([{,]\s*)([\w.$-]+)(\s*:)")
 
 def read_gemma(pieces: Sequence[Piece]) -> CallsRead:
     """Return the calls between ``<|tool_call>`` and ``<tool_call|>``."""
-    read = CallsRead.empty()
-    inside: list[Piece] | None = None
-    for piece in pieces:
-        mark = piece.text if piece.is_mark else None
-        if mark == OPEN:
-            if inside is not None:
-                read.malformed.append("a tool call begins before the one before it has ended")
-            inside = []
-        elif mark == CLOSE:
-            if inside is None:
-                read.malformed.append("a tool call ends that has not begun")
-            else:
-                read.add(_call(inside, len(read.calls)))
-            inside = None
-        elif inside is None:
-            read.content.append(piece.text)
-        else:
-            inside.append(piece)
-    if inside is not None:
-        read.malformed.append("the last tool call has no end")
-    return read
+    return calls_between(pieces, OPEN, CLOSE, lambda inside, number: [_call(inside, number)])
 
 
 def _call(pieces: Sequence[Piece], number: int) -> ToolCall | str:

@@ -10,7 +10,7 @@ from typing import Any
 from rlhf_core.contracts.environment import ToolCall
 
 from .json_calls import call_of
-from .pieces import CallsRead, Piece
+from .pieces import CallsRead, Piece, calls_between, text_of
 
 OPEN, CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
 
@@ -19,27 +19,9 @@ _JSON_NAMES = {"true": True, "false": False, "null": None}
 
 def read_lfm2(pieces: Sequence[Piece]) -> CallsRead:
     """Return the calls between ``<|tool_call_start|>`` and ``<|tool_call_end|>``."""
-    read = CallsRead.empty()
-    inside: str | None = None
-    for piece in pieces:
-        if piece == Piece(OPEN, is_mark=True):
-            if inside is not None:
-                read.malformed.append("tool calls begin before the ones before them have ended")
-            inside = ""
-        elif piece == Piece(CLOSE, is_mark=True):
-            if inside is None:
-                read.malformed.append("tool calls end that have not begun")
-            else:
-                for one in _calls(inside, len(read.calls)):
-                    read.add(one)
-            inside = None
-        elif inside is None:
-            read.content.append(piece.text)
-        else:
-            inside += piece.text
-    if inside is not None:
-        read.malformed.append("the last tool calls have no end")
-    return read
+    return calls_between(
+        pieces, OPEN, CLOSE, lambda inside, number: _calls(text_of(inside), number)
+    )
 
 
 def _calls(text: str, number: int) -> list[ToolCall | str]:

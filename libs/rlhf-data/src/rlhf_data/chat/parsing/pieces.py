@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +36,47 @@ class CallsRead:
     def add(self, read: ToolCall | str) -> None:
         """Add a call, or the reason why the text is not a call."""
         (self.calls if isinstance(read, ToolCall) else self.malformed).append(read)  # type: ignore[arg-type]
+
+
+def calls_between(
+    pieces: Sequence[Piece],
+    begin: str,
+    end: str,
+    read_calls: Callable[[list[Piece], int], Iterable[ToolCall | str]],
+) -> CallsRead:
+    """Return the calls between an opening and a closing mark, and what stands beside them as content.
+
+    Args:
+        read_calls: from the pieces between the marks, and the number of calls before them, to calls, or the reasons why
+            they are none.
+    """
+    read = CallsRead.empty()
+    inside: list[Piece] | None = None
+    for piece in pieces:
+        mark = piece.text if piece.is_mark else None
+        if mark == begin:
+            if inside is not None:
+                read.malformed.append("a tool call begins before the one before it has ended")
+            inside = []
+        elif mark == end:
+            if inside is None:
+                read.malformed.append("a tool call ends that has not begun")
+            else:
+                for one in read_calls(inside, len(read.calls)):
+                    read.add(one)
+            inside = None
+        elif inside is None:
+            read.content.append(piece.text)
+        else:
+            inside.append(piece)
+    if inside is not None:
+        read.malformed.append("the last tool call has no end")
+    return read
+
+
+def text_of(pieces: Iterable[Piece]) -> str:
+    """Return the text of some pieces, marks included."""
+    return "".join(piece.text for piece in pieces)
 
 
 def pieces_of(
