@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from .json_calls import objects_in, read_call
-from .pieces import CallsRead, Piece
+from .pieces import CallsRead, Piece, text_of
 
 TAG = "<|python_tag|>"
 
@@ -16,7 +16,7 @@ def read_llama(pieces: Sequence[Piece]) -> CallsRead:
     read = CallsRead.empty()
     tags = [place for place, piece in enumerate(pieces) if piece.is_mark and piece.text == TAG]
     before = pieces[: tags[0]] if tags else pieces
-    text = "".join(piece.text for piece in before)
+    text = text_of(before)
     if not tags:
         if not _begins_a_call(text):
             read.content.append(text)
@@ -25,7 +25,7 @@ def read_llama(pieces: Sequence[Piece]) -> CallsRead:
         return read
     read.content.append(text)
     for start, end in pairwise([*tags, len(pieces)]):
-        _read("".join(piece.text for piece in pieces[start + 1 : end]), read)
+        _read(text_of(pieces[start + 1 : end]), read)
     return read
 
 

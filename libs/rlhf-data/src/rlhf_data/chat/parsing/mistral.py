@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from .json_calls import call_of, objects_in, read_call
-from .pieces import CallsRead, Piece
+from .pieces import CallsRead, Piece, text_of
 
 CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 
@@ -20,7 +20,7 @@ def read_mistral(pieces: Sequence[Piece]) -> CallsRead:
         if any(piece.is_mark for piece in block):
             _read_named(block, read)
         else:
-            _read_list("".join(piece.text for piece in block), read)
+            _read_list(text_of(block), read)
     return read
 
 
@@ -51,9 +51,7 @@ def _read_named(block: Sequence[Piece], read: CallsRead) -> None:
             parts[current] = ""
     name = parts[""].strip()
     if not name or ARGS not in parts:
-        read.malformed.append(
-            f"expected a name and {ARGS}, got {''.join(one.text for one in block)[:80]!r}"
-        )
+        read.malformed.append(f"expected a name and {ARGS}, got {text_of(block)[:80]!r}")
         return
     identity = parts.get(CALL_ID, "").strip() or f"call_{len(read.calls)}"
     read.add(call_of(name, parts[ARGS], identity))

@@ -15,7 +15,7 @@ from .harmony import read_harmony
 from .lfm2 import read_lfm2
 from .llama import read_llama
 from .mistral import read_mistral
-from .pieces import CallsRead, Piece, pieces_of
+from .pieces import CallsRead, Piece, pieces_of, text_of
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -152,4 +152,4 @@ class AnswerParser:
 
 
 def _joined(pieces: Sequence[Piece]) -> str:
-    return "".join(piece.text for piece in pieces).strip("\n")
+    return text_of(pieces).strip("\n")
